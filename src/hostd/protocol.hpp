@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+/// What the worker may ask of space-hostd: this closed list and nothing else. SEQPACKET socket; one fixed
+/// Request in, one fixed Reply out, descriptors by SCM_RIGHTS. No paths and no names cross: hostd derives
+/// them from its configuration and the slot number. Numbers outside their range are refused.
+///
+/// hostd keeps no memory that it cannot rebuild: what exists is told by the kernel (namespace files, control
+/// groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n) and by `<run_dir>/hostd/slots/<n>`,
+/// a record of sandbox id and epoch that it writes before it starts a VMM.
+namespace hostd {
+
+inline constexpr std::uint32_t protocol_version = 1;
+
+enum class Action : std::uint32_t {
+  hello = 1,       // → version, features
+  make_slot,       // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
+  remove_slot,     // slot → gone; refused (busy) while a VMM lives there
+  start_vmm,       // slot, sandbox, epoch, machine; fds: [disk read-write] → pid; fds: [pidfd, qmp, console, stderr]
+  attach_vmm,      // slot → record of what runs there, pid; fds: [pidfd, qmp, console] after a worker's restart
+  end_vmm,         // slot → kills what is left (whole control group), reaps, removes the group and the record → exit
+  inspect_slot,    // slot → record without descriptors (state, sandbox, epoch, pid, user id)
+  dial,            // slot, port → fds: [TCP socket inside the slot, marked, connect() to the guest begun]
+};
+
+enum class Status : std::int32_t {
+  ok = 0,
+  refused = 1,       // unknown action, number out of range, wrong state: a bug of the caller
+  absent = 2,        // no such slot or VMM
+  busy = 3,          // slot exists already, or a VMM lives there
+  failed = 4,        // the kernel said no: `error_number` and `step`
+};
+
+enum class Accelerator : std::uint32_t { tcg = 0, kvm = 1 };
+
+struct Machine {
+  Accelerator accelerator = Accelerator::tcg;
+  std::uint32_t vcpus = 1;
+  std::uint32_t memory_mib = 512;
+  std::uint32_t tb_size_mib = 64;           // translation cache of the emulator
+  std::uint64_t disk_bytes_per_s_max = 0;   // 0 = unlimited; the VMM's throttle
+  std::uint64_t disk_ops_per_s_max = 0;
+  std::uint64_t net_bytes_per_s_max = 0;    // each direction
+  std::uint64_t tsc_khz = 0;                // measured by the worker
+};
+
+struct Request {
+  std::uint32_t version = protocol_version;
+  Action action = Action::hello;
+  std::uint32_t slot = 0;
+  std::uint32_t port = 0;
+  std::uint64_t epoch = 0;
+  std::array<char, 24> sandbox{};  // base::SandboxId, zero-padded
+  Machine machine;
+};
+
+enum class SlotState : std::uint32_t { absent = 0, empty = 1, running = 2, exited = 3 };
+
+struct Reply {
+  Status status = Status::ok;
+  std::int32_t error_number = 0;
+  std::array<char, 64> step{};      // what failed, for the operator's log
+  SlotState state = SlotState::absent;
+  std::int32_t pid = 0;
+  std::uint64_t epoch = 0;
+  std::array<char, 24> sandbox{};
+  std::uint32_t user_id = 0;
+  std::int32_t wait_status = -1;    // as from waitpid; -1 unknown (hostd was restarted meanwhile)
+  std::uint32_t out_of_memory = 0;  // the control group's limit killed it
+  std::uint32_t features = 0;       // hello: FeatureBits
+};
+
+enum FeatureBits : std::uint32_t {
+  cgroup_v2 = 1,
+  limits_memory = 2,
+  limits_cpu = 4,
+  limits_pids = 8,
+  limits_io = 16,
+  kvm_device = 32,
+};
+
+static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<Reply>);
+
+}  // namespace hostd

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "wire/codec.hpp"
+
+/// POST /init of the agent: the worker tells a fresh guest who it is. The first call after boot is open (no
+/// user process runs yet) and sets `init_key`; every later call must carry the same key. 204.
+namespace wire {
+
+struct AgentInit {
+  std::string init_key;      // 64 hex digits, known to the worker alone
+  std::string nonce;         // echoed in the header `X-Space-Nonce` of the answer
+  std::string entropy;       // ≥ 64 hex digits, credited to the kernel's pool
+  std::string timestamp;     // RFC 3339: the guest's clock is stepped to it
+  std::string hostname;
+  std::string machine_id;    // 32 hex digits
+  std::optional<std::string> accessToken;  // "" = no check
+  std::map<std::string, std::string> envVars;
+  std::string defaultUser = "user";
+  std::string defaultWorkdir;
+  static bool required(std::string_view name) { return name == "init_key"; }
+};
+BOOST_DESCRIBE_STRUCT(AgentInit, (),
+                      (init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir))
+
+/// The version of the in-guest protocol that the agent implements.
+inline constexpr std::string_view envd_version = "0.6.4";
+inline constexpr std::uint16_t agent_port = 49983;
+
+}  // namespace wire

@@ -1,0 +1,120 @@
+#pragma once
+
+#include "wire/codec.hpp"
+
+/// What the API, the controller and the proxy say to a worker: HTTP/1.1 with JSON on `worker.sock`, plus
+/// descriptor passing on `dial.sock`. A worker checks the peer's user id; whoever acts with an epoch older
+/// than the worker's gets 409 `conflict`.
+///
+///   GET    /node                            → NodeReport
+///   GET    /sandboxes                       → {"sandboxes":[WorkerSandbox]}
+///   POST   /sandboxes          StartSandbox → WorkerSandbox   (returns when the agent has answered; idempotent
+///                                             per id + epoch: a repeat waits for or returns the first one's result)
+///   GET    /sandboxes/{id}                  → WorkerSandbox
+///   DELETE /sandboxes/{id}?epoch=N          → 200 EndedSandbox when everything is released; also when it never was here
+///   PUT    /sandboxes/{id}/token  SetToken  → 204 (the agent knows the new token)
+///   GET    /sandboxes/{id}/metrics          → the agent's /metrics
+///   GET    /sandboxes/{id}/console          → text/plain, the last 64 KiB of the guest's console
+///   GET    /ended                           → NDJSON stream of EndedSandbox, first those of the last 10 minutes;
+///                                             an empty line every 5 s
+/// Errors: {"code":"exhausted","message":"…"} with the HTTP status of the code.
+namespace wire {
+
+struct StartSandbox {
+  std::string sandbox;        // base::SandboxId
+  std::uint64_t epoch = 0;    // ≥ 1, grows with every life of this sandbox
+  std::string build;          // template build id: <pool>/templates/<build>/disk.img
+  std::uint32_t vcpus = 1;
+  std::uint32_t memory_mib = 512;
+  std::uint32_t disk_mib = 4096;
+  std::map<std::string, std::string> env;
+  std::string access_token;   // "" = the agent checks none (E2B `secure: false`)
+  std::string default_user = "user";
+  std::string default_workdir;  // "" = the user's home
+  static bool required(std::string_view name) { return name == "sandbox" || name == "epoch" || name == "build"; }
+};
+BOOST_DESCRIBE_STRUCT(StartSandbox, (),
+                      (sandbox, epoch, build, vcpus, memory_mib, disk_mib, env, access_token, default_user, default_workdir))
+
+/// One step of a create, for the time line: milliseconds since the worker got the request.
+struct TimelineStep {
+  std::string step;  // admitted, disk_cloned, slot_taken, vmm_started, agent_answered, initialised
+  double at_ms = 0;
+};
+BOOST_DESCRIBE_STRUCT(TimelineStep, (), (step, at_ms))
+
+struct WorkerSandbox {
+  std::string sandbox;
+  std::uint64_t epoch = 0;
+  std::string state;  // starting, running, ending
+  std::string build;
+  std::uint32_t vcpus = 0;
+  std::uint32_t memory_mib = 0;
+  std::uint32_t disk_mib = 0;
+  std::int32_t vmm_pid = 0;
+  std::uint64_t resident_bytes = 0;  // of the VMM
+  std::string started_by;            // "cold boot"
+  std::vector<TimelineStep> timeline;
+};
+BOOST_DESCRIBE_STRUCT(WorkerSandbox, (),
+                      (sandbox, epoch, state, build, vcpus, memory_mib, disk_mib, vmm_pid, resident_bytes, started_by, timeline))
+
+struct EndedSandbox {
+  std::string sandbox;
+  std::uint64_t epoch = 0;
+  /// deleted (asked for), guest_shutdown, guest_reboot, guest_panic, vmm_killed, vmm_out_of_memory, vmm_crashed,
+  /// agent_lost, start_failed, unknown
+  std::string cause;
+  std::string detail;        // a sentence for the owner, e.g. "the guest kernel panicked"
+  std::string console_tail;  // last lines of the console
+  std::string ended_at;      // RFC 3339
+};
+BOOST_DESCRIBE_STRUCT(EndedSandbox, (), (sandbox, epoch, cause, detail, console_tail, ended_at))
+
+struct SetToken {
+  std::uint64_t epoch = 0;
+  std::string access_token;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(SetToken, (), (epoch, access_token))
+
+struct NodeReport {
+  std::string name;
+  std::string driver;            // qemu
+  std::string accelerator;       // kvm, tcg
+  std::string accelerator_proof; // how it was proven, a sentence
+  bool boundary = false;         // may hostile code run here? false under tcg
+  std::vector<std::string> unlimited;  // what cannot be limited on this host, e.g. "io"
+  std::uint32_t memory_mib_total = 0;
+  std::uint32_t memory_mib_used = 0;
+  std::uint32_t vcpus_total = 0;
+  std::uint32_t vcpus_used = 0;
+  std::uint64_t disk_mib_total = 0;
+  std::uint64_t disk_mib_used = 0;
+  std::uint32_t slots_total = 0;
+  std::uint32_t slots_used = 0;
+  std::vector<std::string> builds;  // template builds whose images are here
+};
+BOOST_DESCRIBE_STRUCT(NodeReport, (),
+                      (name, driver, accelerator, accelerator_proof, boundary, unlimited, memory_mib_total, memory_mib_used,
+                       vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds))
+
+/// dial.sock: a stream socket; each request is one JSON line, answered in order by one JSON line. With
+/// `ok` true exactly one descriptor comes along (SCM_RIGHTS): a TCP socket whose connect() to the guest's
+/// port is under way.
+struct DialRequest {
+  std::string sandbox;
+  std::uint64_t epoch = 0;
+  std::uint16_t port = 0;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(DialRequest, (), (sandbox, epoch, port))
+
+struct DialReply {
+  bool ok = false;
+  std::string code;     // when not ok
+  std::string message;
+};
+BOOST_DESCRIBE_STRUCT(DialReply, (), (ok, code, message))
+
+}  // namespace wire
