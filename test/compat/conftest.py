@@ -1,0 +1,55 @@
+"""Points the unmodified E2B client at the installation under test.
+
+Main mode `tls`: E2B_DOMAIN with host names of *.localhost and our own certificate authority, as a user would set it
+from `space env`. Second mode `url`: plain HTTP with one URL for API and sandboxes (E2B_API_URL, E2B_SANDBOX_URL).
+"""
+
+import os
+
+import pytest
+
+MODES = ("tls", "url")
+
+
+@pytest.fixture(scope="session", params=MODES)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def e2b_env(platform, mode, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("E2B_") or name == "SSL_CERT_FILE":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("E2B_API_KEY", platform.key)
+    if mode == "tls":
+        monkeypatch.setenv("E2B_DOMAIN", platform.domain)
+        monkeypatch.setenv("SSL_CERT_FILE", platform.ca_file)
+    else:
+        monkeypatch.setenv("E2B_API_URL", platform.http_url)
+        monkeypatch.setenv("E2B_SANDBOX_URL", platform.http_url)
+    return mode
+
+
+@pytest.fixture(scope="module")
+def shared(platform, mode):
+    """One sandbox for the tests of a module that do not end it: a boot costs seconds in emulation."""
+    patch = pytest.MonkeyPatch()
+    for name in list(os.environ):
+        if name.startswith("E2B_") or name == "SSL_CERT_FILE":
+            patch.delenv(name)
+    patch.setenv("E2B_API_KEY", platform.key)
+    if mode == "tls":
+        patch.setenv("E2B_DOMAIN", platform.domain)
+        patch.setenv("SSL_CERT_FILE", platform.ca_file)
+    else:
+        patch.setenv("E2B_API_URL", platform.http_url)
+        patch.setenv("E2B_SANDBOX_URL", platform.http_url)
+    from e2b import Sandbox
+
+    sandbox = Sandbox.create(timeout=1200)
+    try:
+        yield sandbox
+    finally:
+        sandbox.kill()
+        patch.undo()

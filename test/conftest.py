@@ -1,0 +1,23 @@
+"""Fixtures of the Python tests: one installation per test run (starting one takes a template and a database)."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
+
+from platform_under_test import Platform  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def platform():
+    if os.geteuid() != 0:
+        pytest.exit("the system tests make namespaces, mounts and users: run them as root", returncode=3)
+    installation = Platform()
+    try:
+        yield installation.start()
+    finally:
+        if os.environ.get("SPACE_TEST_KEEP") != "1":
+            installation.destroy()
