@@ -57,7 +57,8 @@ struct Request {
   Machine machine;
 };
 
-enum class SlotState : std::uint32_t { absent = 0, empty = 1, running = 2, exited = 3 };
+/// exited: the VMM is gone, end_vmm is due. spent: its VMM was ended, only remove_slot is left.
+enum class SlotState : std::uint32_t { absent = 0, empty = 1, running = 2, exited = 3, spent = 4 };
 
 struct Reply {
   Status status = Status::ok;
