@@ -21,3 +21,7 @@ def platform():
     finally:
         if os.environ.get("SPACE_TEST_KEEP") != "1":
             installation.destroy()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="the long forms of the tests (`./dev test --all`)")

@@ -1,0 +1,61 @@
+"""Walks every named fault point of the lifecycle: the process dies there, the platform comes back and agrees with itself.
+
+The points come from the sources (SPACE_FAULT("…")), so that a new step is walked by itself; the table below says which
+action passes a point. A point that no action reaches fails the test.
+"""
+
+import pathlib
+import re
+
+import pytest
+from e2b import Sandbox
+from platform_under_test import ROOT, eventually
+from test_kills import agrees
+
+POINT = re.compile(r'SPACE_FAULT\("([a-z0-9_.]+)"\)')
+
+
+def all_points():
+    points = set()
+    for path in pathlib.Path(ROOT / "src").rglob("*.cpp"):
+        if not path.name.endswith("_test.cpp"):
+            points |= set(POINT.findall(path.read_text()))
+    return sorted(points)
+
+
+def test_every_lifecycle_step_has_a_point():
+    points = all_points()
+    for step in ("api.create.", "api.delete.", "worker.start.", "worker.end.", "hostd.slot.", "hostd.vmm.", "controller."):
+        assert any(p.startswith(step) for p in points), f"no fault point {step}*"
+
+
+@pytest.mark.parametrize("point", all_points())
+def test_killed_at(platform, point):
+    platform.arm(f"{point} kill")
+    try:
+        sandbox = Sandbox.create(timeout=600)
+        sandbox.kill()
+    except Exception:  # the create or the delete may fail: the process died under it
+        pass
+
+    def fired():
+        return platform.armed() == ""
+
+    try:
+        eventually(fired, 20, f"{point} is passed by a create and a delete")
+    finally:
+        platform.arm()
+    eventually(lambda: platform.api("GET", "/v1/sandboxes?limit=100") is not None, 60, "the API answers again")
+
+    def settled():
+        for row in platform.api("GET", "/v1/sandboxes?limit=100")["sandboxes"]:
+            platform.api("DELETE", f"/v1/sandboxes/{row['id']}?wait=30")
+        assert agrees(platform) and not platform.vmm_pids()
+        return True
+
+    eventually(settled, 90, f"rows agree with what runs after a death at {point}")
+    probe = Sandbox.create(timeout=600)
+    try:
+        assert probe.commands.run("echo ok").stdout == "ok\n"
+    finally:
+        assert probe.kill() is True

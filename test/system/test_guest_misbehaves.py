@@ -1,0 +1,102 @@
+"""A guest's root does its worst; the owner gets the cause, the host loses nothing, the neighbour goes on."""
+
+import time
+
+import pytest
+from platform_under_test import ApiError, eventually
+
+
+def ended(platform, sandbox_id):
+    try:
+        row = platform.api("GET", f"/v1/sandboxes/{sandbox_id}")
+    except ApiError as error:
+        assert error.status != 404, "an ended sandbox keeps its cause"
+        raise
+    return row if row["state"] in ("failed", "deleted") else None
+
+
+def root(sandbox, command):
+    return sandbox.commands.run(command, user="root", background=True, timeout=0)
+
+
+@pytest.mark.parametrize("command, cause", [
+    ("echo o > /proc/sysrq-trigger", "guest_shutdown"),
+    ("echo b > /proc/sysrq-trigger", "guest_reboot"),
+    ("echo c > /proc/sysrq-trigger", "guest_panic"),
+])
+def test_halt_reboot_and_panic_end_the_sandbox_with_their_cause(platform, make, nothing_left, command, cause):
+    sandbox = make()
+    handle = root(sandbox, command)
+    row = eventually(lambda: ended(platform, sandbox.sandbox_id), 60, f"the end of a sandbox after {command!r}")
+    assert row["end_reason"] == cause, row
+    with pytest.raises(Exception):
+        handle.wait()
+    assert sandbox.is_running() is False
+
+
+def test_killing_the_machine_is_recorded_as_that(platform, make, nothing_left):
+    import os
+    import signal
+    before = set(platform.vmm_pids())
+    sandbox = make()
+    mine = set(platform.vmm_pids()) - before
+    assert mine
+    for pid in mine:
+        os.kill(pid, signal.SIGKILL)
+    row = eventually(lambda: ended(platform, sandbox.sandbox_id), 30, "the end after the death of the machine")
+    assert row["end_reason"] == "vmm_killed", row
+
+
+def test_console_flood_is_bounded(platform, make, nothing_left):
+    sandbox = make()
+    neighbour = make()
+    root(sandbox, "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx > /dev/console")
+    worker = platform.service_pid("space-worker")
+    time.sleep(10)
+    rss_kib = int([l for l in open(f"/proc/{worker}/status") if l.startswith("VmRSS")][0].split()[1])
+    assert rss_kib < 64 * 1024
+    assert neighbour.commands.run("echo fine").stdout == "fine\n"
+    assert sandbox.commands.run("echo alive", timeout=60).stdout == "alive\n"
+
+
+def test_memory_hog_is_killed_in_the_guest_and_says_so(make):
+    from e2b import CommandExitException
+    sandbox = make()
+    with pytest.raises(CommandExitException) as raised:
+        sandbox.commands.run("exec python3 -c \"b=[]\nwhile True: b.append(bytearray(1<<24))\"", timeout=120)
+    assert "out of memory" in raised.value.error or raised.value.exit_code in (137, -1), raised.value
+    assert sandbox.commands.run("echo still here").stdout == "still here\n"
+
+
+def test_full_disk_in_the_guest_is_an_error_of_that_guest_only(make):
+    from e2b import NotEnoughSpaceException
+    sandbox = make()
+    neighbour = make()
+    sandbox.commands.run("fallocate -l 20G /big 2>/dev/null; dd if=/dev/zero of=/home/user/fill bs=1M count=64 2>/dev/null; "
+                         "fallocate -l $(($(df --output=avail -B1 / | tail -1) - 8192)) /fill; true", user="root", timeout=200)
+    sandbox.commands.run("cat /dev/zero > /home/user/rest 2>/dev/null; true", user="root", timeout=200)
+    with pytest.raises(NotEnoughSpaceException):
+        sandbox.files.write("/home/user/more", "x" * 100_000)
+    neighbour.files.write("/home/user/more", "x" * 100_000)
+
+
+def test_a_stopped_agent_does_not_hold_up_the_delete(platform, make, nothing_left):
+    sandbox = make()
+    # PID 1 ignores SIGSTOP from inside; freezing every CPU by a busy realtime loop is what root can do.
+    root(sandbox, "chrt -f 99 python3 -c 'while True: pass'")
+    time.sleep(2)
+    start = time.monotonic()
+    assert sandbox.kill() is True
+    assert time.monotonic() - start < 30
+
+
+def test_commands_and_files_with_bad_input(make):
+    sandbox = make()
+    from e2b import InvalidArgumentException
+    for bad in ("/tmp/a\0b", ):
+        with pytest.raises(Exception):
+            sandbox.files.write(bad, "x")
+    with pytest.raises(InvalidArgumentException):
+        sandbox.files.read("~nobody-here/x")
+    with pytest.raises(Exception):
+        sandbox.commands.run("true", user="no-such-user")
