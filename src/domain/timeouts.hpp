@@ -1,0 +1,26 @@
+#pragma once
+
+#include "base/result.hpp"
+
+#include <chrono>
+#include <cstdint>
+
+/// How long a sandbox may live. Numbers come from callers as whole seconds and may be anything.
+namespace domain {
+
+struct TimeoutLimits {
+  std::chrono::seconds longest{std::chrono::hours(24)};
+};
+
+/// For a create or a connect: 1 second to `limits.longest`. Errors (invalid_argument) are
+/// sentences: "timeout must be greater than 0 seconds", "Timeout cannot be greater than 24 hours".
+base::Result<std::chrono::seconds> check_timeout(std::int64_t seconds, TimeoutLimits limits = {});
+
+/// For a change of a running sandbox: as above, but 0 is allowed and means "now".
+base::Result<std::chrono::seconds> check_new_timeout(std::int64_t seconds,
+                                                     TimeoutLimits limits = {});
+
+/// "24 hours", "90 minutes", "45 seconds": the largest unit that divides it.
+std::string spell(std::chrono::seconds duration);
+
+}  // namespace domain
