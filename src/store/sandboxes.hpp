@@ -1,0 +1,219 @@
+#pragma once
+
+#include "domain/sandbox_state.hpp"
+#include "store/database.hpp"
+
+#include <map>
+
+/// The rows of sandboxes: live ones in a small table, ended ones in the history (30 days).
+///
+/// Each function is one statement, hence one transaction. A change of state writes the row, the
+/// event and what hangs on it (operation, quota, history) together or not at all.
+namespace store {
+
+/// A live sandbox, or one of the history (then `ended` is set). Ids: `id` inside, `public_id`
+/// outside.
+struct SandboxRow {
+  std::string id;          // UUIDv7
+  std::string public_id;   // base::SandboxId
+  std::string project_id;  // UUID
+  std::string project_public_id;
+  domain::SandboxState state = domain::SandboxState::creating;
+  std::uint64_t version = 1;  // grows with every change of the row
+  std::uint64_t epoch = 1;    // grows with every life on a worker
+  std::string node;           // name of the worker's node
+  std::string node_address;   // nodes.address: the directory of that worker's sockets
+  std::string template_public_id;
+  std::string template_name;
+  std::string build_id;  // UUID of the template build
+  std::string build;     // the worker's name of it: content address
+  std::uint32_t vcpus = 1;
+  std::uint32_t memory_mib = 512;
+  std::uint32_t disk_mib = 4096;
+  std::map<std::string, std::string> metadata;
+  std::string env_sealed;                     // see controlplane/tokens.hpp; "" when there is none
+  std::optional<base::WallTime> deadline_at;  // nothing: no deadline
+  std::uint32_t timeout_s = 0;                // as last asked for; 0: none
+  std::string on_timeout = "delete";          // delete, suspend
+  bool auto_resume = true;
+  bool secure = true;
+  std::uint32_t token_generation = 1;
+  std::string token_sha256;  // of the access token; "" when not secure
+  json::value network;  // null, or E2B's network object: allowOut, denyOut, allowPublicTraffic,
+                        // maskRequestHost…
+  std::string api;      // "native" or "e2b": who made it
+  base::WallTime created_at;
+  std::optional<base::WallTime> started_at;
+  json::value timeline;  // [{"step":…,"at_ms":…}], once it was started
+
+  /// Why it ends or ended: set from `deleting` on.
+  std::string end_reason;  // domain::EndReason's name, "" while it lives
+  std::string end_detail;
+  std::string console_tail;
+  std::optional<base::WallTime> ended_at;
+};
+
+struct NewSandbox {
+  std::string public_id;
+  std::string project_id;
+  std::string node;  // nodes.name
+  std::string build_id;
+  std::uint32_t vcpus = 1;
+  std::uint32_t memory_mib = 512;
+  std::uint32_t disk_mib = 4096;
+  std::map<std::string, std::string> metadata;
+  std::string env_sealed;
+  std::uint32_t timeout_s = 0;
+  std::string on_timeout = "delete";
+  bool auto_resume = true;
+  bool secure = true;
+  std::string token_sha256;
+  json::value network;
+  std::string api = "native";
+  // The operation that comes with it.
+  std::string operation_public_id;
+  std::string lease_owner;
+  std::chrono::seconds lease{15};
+  std::string actor;            // public id of the key
+  std::string idempotency_key;  // "": none
+  std::string request_sha256;
+};
+
+/// A change of state. Applied only when the row is still in `from` (and at `version`, when that is
+/// not 0, and at `epoch`, when that is not 0).
+struct Change {
+  std::string id;
+  domain::SandboxState from = domain::SandboxState::creating;
+  domain::SandboxEvent event = domain::SandboxEvent::started;
+  std::uint64_t version = 0;
+  std::uint64_t epoch = 0;
+  std::string actor;      // public id of a key, or "controller", "worker"
+  std::string operation;  // public id of the operation that this change finishes; "" none
+  json::value data;       // goes into the event
+  // For `started`: the worker's steps, and the deadline now counts from here.
+  json::value timeline;
+  // For `end`: why. For ends by themselves and for `released` see End.
+  std::optional<domain::EndReason> reason;
+  std::string detail;
+};
+
+struct Changed {
+  bool applied = false;
+  /// The row as it is now; nothing when there is none any more.
+  std::optional<SandboxRow> now;
+};
+
+/// The last change of a sandbox: its row goes to the history.
+struct End {
+  std::string id;
+  /// released, machine_ended, machine_failed or start_failed.
+  domain::SandboxEvent event = domain::SandboxEvent::released;
+  std::uint64_t epoch = 0;  // 0: whatever epoch
+  std::string actor;
+  /// Ignored when the row knows its reason already (`deleting`).
+  domain::EndReason reason = domain::EndReason::unknown;
+  std::string detail;
+  std::string console_tail;
+};
+
+/// For lists. Newest first (created_at, then public id), or oldest first.
+struct SandboxFilter {
+  std::string project_id;
+  std::vector<domain::SandboxState> states;     // empty: every live state
+  std::map<std::string, std::string> metadata;  // all of them must match
+  std::string template_or_name;                 // "" any; public id or name
+  std::optional<base::WallTime> started_after;
+  bool oldest_first = false;
+  std::uint32_t limit = 100;
+  // Where to go on: the last row's created_at and public id.
+  std::optional<base::WallTime> after_time;
+  std::string after_id;
+};
+
+/// A delete that the store decided itself, for the controller to carry out.
+struct DueSandbox {
+  SandboxRow sandbox;
+  std::string operation;  // public id; leased to the caller
+};
+
+class Sandboxes {
+ public:
+  explicit Sandboxes(Database& database) : database_(database) {}
+
+  /// The row (`creating`, epoch 1), its operation (leased to `lease_owner`), the event
+  /// "sandbox.creating", and the project's usage, all or nothing.
+  /// Errors: exhausted (names the quota that is used up); conflict with sqlstate 23505 when
+  /// idempotency_key was used before (see Operations::find_by_key).
+  async::Task<SandboxRow> create(NewSandbox sandbox, base::Deadline deadline);
+
+  /// Live ones first, then the history. Nothing when it does not exist or belongs to another
+  /// project.
+  async::Task<std::optional<SandboxRow>> find(std::string project_id,
+                                              std::string public_id,
+                                              base::Deadline deadline);
+  /// Live, in whatever project: for routes and controllers.
+  async::Task<std::optional<SandboxRow>> find_live(std::string public_id, base::Deadline deadline);
+  async::Task<std::optional<SandboxRow>> find_by_token(std::string token_sha256,
+                                                       base::Deadline deadline);
+  async::Task<std::vector<SandboxRow>> list(SandboxFilter filter, base::Deadline deadline);
+  async::Task<std::uint64_t> count_running(std::string project_id, base::Deadline deadline);
+  /// Every live sandbox of a node, for reconciling.
+  async::Task<std::vector<SandboxRow>> on_node(std::string node, base::Deadline deadline);
+  /// Which of these public ids have no live row; asked before anything is killed.
+  async::Task<std::vector<std::string>> without_row(std::vector<std::string> public_ids,
+                                                    base::Deadline deadline);
+
+  /// Compare-and-set by the table in domain/sandbox_state.hpp, with the event "sandbox.<new
+  /// state>". Not for changes into a terminal state. Loses quietly: see Changed.
+  async::Task<Changed> apply(Change change, base::Deadline deadline);
+
+  /// Moves a sandbox that is still `creating` at that epoch to another node, epoch + 1.
+  async::Task<Changed> reassign(std::string id,
+                                std::uint64_t epoch,
+                                std::string node,
+                                base::Deadline deadline);
+
+  /// Ends it for good: row → history, usage given back, its unfinished operations finished (deletes
+  /// succeed, others fail with the reason), event "sandbox.deleted" or "sandbox.failed". False when
+  /// the event may not happen in its state or epoch any more, or it is in the history already.
+  async::Task<bool> end(End end, base::Deadline deadline);
+
+  /// Deadline := now + timeout_s (0: none), for a sandbox that is running or paused. With
+  /// `extend_only` an earlier deadline than the present one changes nothing at all.
+  /// conflict when it is in another state; `now` tells which.
+  async::Task<Changed> set_timeout(std::string id,
+                                   std::uint32_t timeout_s,
+                                   bool extend_only,
+                                   std::string actor,
+                                   base::Deadline deadline);
+
+  /// The next token generation. Only applied when it is still at `generation`.
+  async::Task<Changed> rotate_token(std::string id,
+                                    std::uint32_t generation,
+                                    std::string token_sha256,
+                                    std::string actor,
+                                    base::Deadline deadline);
+
+  async::Task<void> replace_metadata(std::string id,
+                                     std::map<std::string, std::string> metadata,
+                                     base::Deadline deadline);
+
+  /// Sandboxes whose deadline has passed and that are to be deleted: each is moved to `deleting`
+  /// with reason deadline and given an operation leased to `lease_owner`, in this one statement. So
+  /// a deadline fires exactly once, whoever asks and however often. At most `limit`.
+  async::Task<std::vector<DueSandbox>> claim_due(std::string lease_owner,
+                                                 std::chrono::seconds lease,
+                                                 std::uint32_t limit,
+                                                 base::Deadline deadline);
+  /// When the next deadline is due, for sleeping until then; nothing when there is none.
+  async::Task<std::optional<base::WallTime>> next_due(base::Deadline deadline);
+
+  /// Drops history older than `keep`; returns how many rows. At most 1,000 at a time.
+  async::Task<std::uint64_t> trim_history(std::chrono::hours keep, base::Deadline deadline);
+
+ private:
+  async::Task<std::optional<SandboxRow>> find_row(std::string id, base::Deadline deadline);
+  Database& database_;
+};
+
+}  // namespace store
