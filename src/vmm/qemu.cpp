@@ -1,0 +1,212 @@
+#include "vmm/qemu.hpp"
+
+#include "base/log.hpp"
+#include "vmm/console.hpp"
+#include "vmm/qmp.hpp"
+
+namespace vmm {
+namespace {
+
+// A guest that floods its console costs the loop no more than this; QEMU throws the rest away.
+constexpr std::size_t console_bytes_per_s = 512 * 1024;
+constexpr std::size_t console_bytes_max = 1 << 20;
+constexpr std::size_t errors_bytes_max = 16 * 1024;
+constexpr std::size_t tail_bytes = 16 * 1024;
+
+class QemuVmm final : public Vmm {
+ public:
+  static base::Result<std::unique_ptr<Vmm>> take(asio::any_io_executor executor,
+                                                 Launcher& launcher,
+                                                 std::uint32_t slot,
+                                                 Process process);
+  QemuVmm(asio::any_io_executor executor,
+          Launcher& launcher,
+          std::uint32_t slot,
+          std::int32_t pid,
+          Descriptor pidfd,
+          Descriptor control);
+
+  std::int32_t pid() const noexcept override { return pid_; }
+
+  async::Task<void> pause(base::Deadline deadline) override;
+  async::Task<void> resume(base::Deadline deadline) override;
+  asio::awaitable<void> wait_gone() override;
+  async::Task<Exit> kill() override;
+
+  std::string console(std::size_t bytes_max) const override { return console_.tail(bytes_max); }
+
+  asio::awaitable<void> close() override;
+
+ private:
+  void on_event(qmp::Event const& event);
+  asio::awaitable<void> watch_process();
+  asio::awaitable<void> converse();
+  asio::awaitable<void> drain(Descriptor from, ConsoleRing* into);
+  asio::awaitable<void> wait_drained();
+
+  Launcher& launcher_;
+  std::uint32_t slot_;
+  std::int32_t pid_;
+  Descriptor pidfd_;
+  ConsoleRing console_{console_bytes_max};
+  ConsoleRing errors_{errors_bytes_max};
+  qmp::Client control_;
+  std::optional<std::string> shutdown_reason_;
+  bool panicked_ = false;
+  bool gone_ = false;
+  int readers_ = 0;  // that have not seen their end yet
+  bool asked_ = false;
+  std::optional<Exit> exit_;
+  async::Signal changed_;
+  async::Turnstile ending_;
+  async::TaskGroup tasks_;
+};
+
+QemuVmm::QemuVmm(asio::any_io_executor executor,
+                 Launcher& launcher,
+                 std::uint32_t slot,
+                 std::int32_t pid,
+                 Descriptor pidfd,
+                 Descriptor control)
+    : launcher_(launcher),
+      slot_(slot),
+      pid_(pid),
+      pidfd_(std::move(pidfd)),
+      control_(executor, std::move(control), [this](qmp::Event const& event) { on_event(event); }),
+      changed_(executor),
+      ending_(executor),
+      tasks_(executor) {}
+
+base::Result<std::unique_ptr<Vmm>> QemuVmm::take(asio::any_io_executor executor,
+                                                 Launcher& launcher,
+                                                 std::uint32_t slot,
+                                                 Process process) {
+  auto pidfd = Descriptor::adopt(executor, std::move(process.pidfd));
+  if (!pidfd) return base::passing(pidfd, "watch the VMM's process");
+  auto control = Descriptor::adopt(executor, std::move(process.control));
+  if (!control) return base::passing(control, "open the VMM's control socket");
+  auto console = Descriptor::adopt(executor, std::move(process.console));
+  if (!console) return base::passing(console, "open the guest's console");
+  std::optional<Descriptor> errors;
+  if (process.errors) {
+    auto adopted = Descriptor::adopt(executor, std::move(process.errors));
+    if (!adopted) return base::passing(adopted, "open the VMM's error output");
+    errors = std::move(*adopted);
+  }
+  auto vmm = std::make_unique<QemuVmm>(
+      executor, launcher, slot, process.pid, std::move(*pidfd), std::move(*control));
+  vmm->readers_ = errors ? 3 : 2;
+  vmm->tasks_.spawn("watch the VMM", vmm->watch_process());
+  vmm->tasks_.spawn("talk QMP", vmm->converse());
+  vmm->tasks_.spawn("read the console", vmm->drain(std::move(*console), &vmm->console_));
+  if (errors)
+    vmm->tasks_.spawn("read the VMM's errors", vmm->drain(std::move(*errors), &vmm->errors_));
+  return std::unique_ptr<Vmm>(std::move(vmm));
+}
+
+void QemuVmm::on_event(qmp::Event const& event) {
+  if (event.name == "GUEST_PANICKED") panicked_ = true;
+  if (event.name != "SHUTDOWN" || shutdown_reason_) return;
+  auto const* reason = event.data.if_contains("reason");
+  auto const* text = reason ? reason->if_string() : nullptr;
+  if (text) shutdown_reason_ = std::string(text->data(), std::min<std::size_t>(text->size(), 64));
+}
+
+asio::awaitable<void> QemuVmm::watch_process() {
+  co_await pidfd_.wait_readable();
+  gone_ = true;
+  changed_.notify_all();
+}
+
+asio::awaitable<void> QemuVmm::converse() {
+  co_await control_.run();
+  --readers_;
+  changed_.notify_all();
+}
+
+asio::awaitable<void> QemuVmm::drain(Descriptor from, ConsoleRing* into) {
+  Pace pace(console_bytes_per_s);
+  std::vector<char> buffer(16 * 1024);
+  for (;;) {
+    auto const got = co_await from.read_some(buffer);
+    if (!got || *got == 0) break;
+    into->append(std::string_view(buffer.data(), *got));
+    if (!gone_) co_await pace.took(*got);
+  }
+  --readers_;
+  changed_.notify_all();
+}
+
+async::Task<void> QemuVmm::pause(base::Deadline deadline) {
+  auto const done = co_await control_.execute("stop", {}, deadline);
+  if (!done) co_return std::unexpected(done.error());
+  co_return base::Result<void>();
+}
+
+async::Task<void> QemuVmm::resume(base::Deadline deadline) {
+  auto const done = co_await control_.execute("cont", {}, deadline);
+  if (!done) co_return std::unexpected(done.error());
+  co_return base::Result<void>();
+}
+
+asio::awaitable<void> QemuVmm::wait_gone() {
+  while (!gone_)
+    co_await changed_.wait();
+}
+
+/// What the process wrote last is still in its sockets when its end is known; all readers end with
+/// it.
+asio::awaitable<void> QemuVmm::wait_drained() {
+  while (tasks_.running() > 0)
+    co_await changed_.wait();
+}
+
+async::Task<Exit> QemuVmm::kill() {
+  auto const turn = co_await ending_.enter();
+  if (exit_) co_return *exit_;
+  if (!gone_) asked_ = true;
+  if (gone_) {
+    // Bounded: somebody else may hold the other end of a pipe open.
+    co_await async::run_until(base::system_clock().in(std::chrono::milliseconds(200)),
+                              wait_drained());
+  }
+  auto const end = co_await launcher_.end(slot_);
+  if (!end) co_return std::unexpected(end.error());
+  auto const tail = console_.tail(tail_bytes);
+  exit_ = explain_exit({*end, asked_, shutdown_reason_, panicked_, tail});
+  if (exit_->cause == ExitCause::crashed || exit_->cause == ExitCause::unknown) {
+    base::log::warn("vmm_ended_badly",
+                    {{"slot", slot_},
+                     {"what", exit_->detail},
+                     {"wait_status", end->wait_status},
+                     {"errors", printable_tail(errors_.tail(4096), 10, 2048)}});
+  }
+  co_return *exit_;
+}
+
+asio::awaitable<void> QemuVmm::close() {
+  control_.close();
+  tasks_.cancel();
+  co_await tasks_.join();
+}
+
+}  // namespace
+
+std::string_view name_of(Accelerator accelerator) noexcept {
+  return accelerator == Accelerator::kvm ? "kvm" : "tcg";
+}
+
+async::Task<std::unique_ptr<Vmm>> QemuDriver::boot(BootSpec spec) {
+  auto const slot = spec.slot;
+  auto process = co_await launcher_.start(std::move(spec));
+  if (!process) co_return base::passing(process, "start the virtual machine");
+  co_return QemuVmm::take(executor_, launcher_, slot, std::move(*process));
+}
+
+async::Task<std::unique_ptr<Vmm>> QemuDriver::adopt(std::uint32_t slot) {
+  auto process = co_await launcher_.attach(slot);
+  if (!process) co_return base::passing(process, "attach to the virtual machine");
+  co_return QemuVmm::take(executor_, launcher_, slot, std::move(*process));
+}
+
+}  // namespace vmm
