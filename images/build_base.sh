@@ -13,7 +13,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out= sources=
 suite=bookworm
 disk_mib=4096
-packages_expected=175
+packages_expected=158
 
 die() { echo "build_base: $*" >&2; exit 1; }
 progress() { echo "progress $1 $2" >&2; }
