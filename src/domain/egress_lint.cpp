@@ -1,0 +1,134 @@
+#include "domain/egress_policy.hpp"
+
+#include <set>
+
+namespace domain {
+namespace {
+
+// Suffixes under which strangers can have a name of their own: a wildcard over one admits all of
+// them.
+constexpr std::string_view hosting_suffixes[] = {
+    "github.io",
+    "gitlab.io",
+    "workers.dev",
+    "pages.dev",
+    "netlify.app",
+    "vercel.app",
+    "herokuapp.com",
+    "amazonaws.com",
+    "s3.amazonaws.com",
+    "cloudfront.net",
+    "azurewebsites.net",
+    "blob.core.windows.net",
+    "web.app",
+    "firebaseapp.com",
+    "appspot.com",
+    "run.app",
+    "fly.dev",
+    "onrender.com",
+    "ngrok.io",
+    "ngrok-free.app",
+    "trycloudflare.com",
+    "r2.dev",
+    "co.uk",
+};
+
+bool covers(std::string const& wide, std::string const& narrow) {
+  if (wide == "*" || wide == narrow) return true;
+  return wide.starts_with("*.") && narrow.size() > wide.size() - 1 &&
+         narrow.ends_with(wide.substr(1));
+}
+
+bool shadows(wire::PolicyRule const& deny, wire::PolicyRule const& allow) {
+  if (deny.action != wire::RuleAction::deny || deny.http || !deny.ports.empty()) return false;
+  return std::ranges::all_of(allow.hosts, [&](auto const& host) {
+    return std::ranges::any_of(deny.hosts, [&](auto const& wide) { return covers(wide, host); });
+  });
+}
+
+void lint_rule(wire::PolicyRule const& rule, std::vector<std::string>& out) {
+  for (auto const& host : rule.hosts) {
+    if (host == "*" && rule.action == wire::RuleAction::allow) {
+      out.push_back(fmt::format(
+          "rule {}: `*` allows every host; say posture: open if that is meant", rule.id));
+    }
+    for (auto const suffix : hosting_suffixes) {
+      if (host == "*." + std::string(suffix) && rule.action == wire::RuleAction::allow) {
+        out.push_back(fmt::format(
+            "rule {}: anybody can have a name below {}: data can leave to a stranger's account",
+            rule.id,
+            suffix));
+      }
+    }
+  }
+  if (rule.tls == wire::RuleTls::passthrough) {
+    out.push_back(
+        fmt::format("rule {}: passthrough means no Host check, no methods, no paths, no "
+                    "credentials; on a shared front "
+                    "another site can be reached",
+                    rule.id));
+  }
+  if (!rule.inject.empty() && (!rule.http || rule.http->paths.empty())) {
+    out.push_back(fmt::format(
+        "rule {}: the credential is sent on every path of the host; name the paths it is for",
+        rule.id));
+  }
+  if (!rule.inject.empty() && rule.guest_auth == wire::GuestAuth::keep) {
+    out.push_back(fmt::format(
+        "rule {}: guest_auth: strip keeps the guest from using an account of its own there",
+        rule.id));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> lint(wire::Policy const& policy) {
+  std::vector<std::string> out;
+  std::set<std::string> ids;
+  for (auto const& rule : policy.rules) {
+    if (!rule.id.empty() && !ids.insert(rule.id).second)
+      out.push_back(fmt::format("rule {}: the id is used twice", rule.id));
+    lint_rule(rule, out);
+    if (rule.action != wire::RuleAction::allow) continue;
+    for (auto const& other : policy.rules)
+      if (shadows(other, rule))
+        out.push_back(fmt::format(
+            "rule {}: never allows anything, rule {} denies its hosts", rule.id, other.id));
+  }
+  if (policy.posture == wire::Posture::blocked && !policy.rules.empty()) {
+    out.push_back("posture blocked: the rules have no effect; posture allowlist makes them count");
+  }
+  return out;
+}
+
+std::vector<std::string> diff(wire::Policy const& before, wire::Policy const& after) {
+  std::vector<std::string> out;
+  auto const text_of = [](wire::Policy const& policy) {
+    std::map<std::string, std::string> by_id;
+    for (auto const& rule : policy.rules)
+      by_id[rule.id.empty() ? wire::encode_text(rule.hosts) : rule.id] = wire::encode_text(rule);
+    return by_id;
+  };
+  auto const old_rules = text_of(before);
+  auto const new_rules = text_of(after);
+  for (auto const& [id, text] : old_rules) {
+    auto const now = new_rules.find(id);
+    if (now == new_rules.end()) {
+      out.push_back(fmt::format("- rule {}", id));
+    } else if (now->second != text) {
+      out.push_back(fmt::format("~ rule {}", id));
+    }
+  }
+  for (auto const& [id, text] : new_rules)
+    if (!old_rules.contains(id)) out.push_back(fmt::format("+ rule {}", id));
+  auto const field = [&](std::string_view name, std::string const& was, std::string const& is) {
+    if (was != is) out.push_back(fmt::format("~ {}: {} -> {}", name, was, is));
+  };
+  field("posture", wire::encode_text(before.posture), wire::encode_text(after.posture));
+  field("binding", wire::encode_text(before.binding), wire::encode_text(after.binding));
+  field("cidr", wire::encode_text(before.cidr), wire::encode_text(after.cidr));
+  field("budgets", wire::encode_text(before.budgets), wire::encode_text(after.budgets));
+  return out;
+}
+
+}  // namespace domain

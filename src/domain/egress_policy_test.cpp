@@ -1,0 +1,245 @@
+#include "domain/egress_policy.hpp"
+
+#include <gtest/gtest.h>
+
+namespace domain {
+namespace {
+
+std::shared_ptr<EgressPolicy const> policy_of(
+    std::vector<std::pair<std::string, std::string>> levels) {
+  wire::EffectivePolicy text;
+  text.generation = 7;
+  for (auto& [name, json] : levels) {
+    auto policy = wire::decode_text<wire::Policy>(json);
+    EXPECT_TRUE(policy) << policy.error().message();
+    text.levels.push_back({name, policy.value()});
+  }
+  auto compiled = EgressPolicy::compile(std::move(text));
+  EXPECT_TRUE(compiled) << compiled.error().message();
+  return compiled.value();
+}
+
+std::string compile_error(std::string const& rule) {
+  auto policy =
+      wire::decode_text<wire::Policy>(R"({"posture":"allowlist","rules":[)" + rule + "]}");
+  if (!policy) return policy.error().message();
+  auto compiled = EgressPolicy::compile({1, {{"sandbox", *policy}}});
+  return compiled ? "" : compiled.error().message();
+}
+
+HostName host(std::string_view text) {
+  return HostName::parse(text).value();
+}
+
+Reason request(EgressPolicy const& policy,
+               std::string_view name,
+               std::string method,
+               std::string path,
+               std::uint16_t port = 443) {
+  return policy.judge_request({host(name), port, std::move(method), std::move(path)}).reason;
+}
+
+TEST(EgressPolicy, NoLevelMeansNoNetwork) {
+  auto const policy = policy_of({});
+  EXPECT_FALSE(policy->judge_connection(host("a.example"), 443).allowed);
+  EXPECT_FALSE(policy->judge_address(0xcb007109, 443).allowed);
+  EXPECT_FALSE(policy->knows_name(host("a.example")));
+}
+
+TEST(EgressPolicy, AnAllowlistAllowsWhatItNamesAndNothingElse) {
+  auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
+      {"id":"packages","hosts":["packages.example","*.files.example"],"http":{"methods":["GET","HEAD"]}},
+      {"id":"llm","hosts":["api.llm.example"],"http":{"methods":["POST"],"paths":["/v1/messages","/v1/files/*"],"deny_paths":["/v1/files/secret"]}},
+      {"id":"db","hosts":["db.example"],"ports":[5432],"protocol":"tcp"}]})"}});
+  EXPECT_TRUE(policy->judge_connection(host("packages.example"), 443).allowed);
+  EXPECT_TRUE(policy->judge_connection(host("packages.example"), 80).allowed);
+  EXPECT_FALSE(policy->judge_connection(host("packages.example"), 8443).allowed);
+  EXPECT_TRUE(policy->judge_connection(host("a.b.files.example"), 443).allowed);
+  EXPECT_FALSE(policy->judge_connection(host("files.example"), 443).allowed);
+  EXPECT_EQ(policy->judge_connection(host("db.example"), 5432).flow, Flow::tcp);
+  EXPECT_FALSE(policy->judge_connection(host("db.example"), 443).allowed);
+  EXPECT_EQ(request(*policy, "packages.example", "GET", "/x/../y"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "packages.example", "POST", "/"), Reason::method_not_allowed);
+  EXPECT_EQ(request(*policy, "api.llm.example", "POST", "/v1/messages"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "api.llm.example", "POST", "/v1/files/a"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "api.llm.example", "POST", "/v1/files/secret"),
+            Reason::path_not_allowed);
+  EXPECT_EQ(request(*policy, "api.llm.example", "POST", "/v1/messages/../admin"),
+            Reason::path_ambiguous);
+  EXPECT_EQ(request(*policy, "api.llm.example", "POST", "/v1/messages%2f"), Reason::path_ambiguous);
+  EXPECT_EQ(request(*policy, "evil.example", "GET", "/"), Reason::no_rule);
+  EXPECT_TRUE(policy->knows_name(host("db.example")));
+  EXPECT_FALSE(policy->knows_name(host("evil.example")));
+}
+
+TEST(EgressPolicy, ALevelCanOnlyNarrow) {
+  auto const policy = policy_of(
+      {{"organisation",
+        R"({"posture":"allowlist","rules":[{"id":"o","hosts":["*.corp.example"],"http":{"methods":["GET"]}}]})"},
+       {"sandbox", R"({"posture":"open"})"}});
+  EXPECT_EQ(request(*policy, "a.corp.example", "GET", "/"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "a.corp.example", "POST", "/"), Reason::method_not_allowed);
+  EXPECT_EQ(request(*policy, "a.other.example", "GET", "/"), Reason::no_rule);
+  auto const narrowed = policy_of(
+      {{"project", R"({"posture":"allowlist","rules":[{"id":"p","hosts":["*.corp.example"]}]})"},
+       {"sandbox",
+        R"({"posture":"allowlist","rules":[{"id":"s","hosts":["a.corp.example","b.other.example"]}]})"}});
+  EXPECT_TRUE(narrowed->judge_connection(host("a.corp.example"), 443).allowed);
+  auto const refused = narrowed->judge_connection(host("b.other.example"), 443);
+  EXPECT_FALSE(refused.allowed);
+  EXPECT_EQ(refused.level, "project");
+  EXPECT_FALSE(narrowed->judge_connection(host("c.corp.example"), 443).allowed);
+  EXPECT_FALSE(narrowed->knows_name(host("b.other.example")));
+}
+
+TEST(EgressPolicy, ADenyOfAnyLevelBeatsEveryAllow) {
+  auto const policy = policy_of(
+      {{"platform",
+        R"({"posture":"open","rules":[{"id":"never","hosts":["*.tunnel.example"],"action":"deny"}]})"},
+       {"sandbox",
+        R"({"posture":"allowlist","rules":[{"id":"s","hosts":["x.tunnel.example","ok.example"]}]})"}});
+  auto const refused = policy->judge_connection(host("x.tunnel.example"), 443);
+  EXPECT_EQ(refused.reason, Reason::denied_by_rule);
+  EXPECT_EQ(refused.rule, "never");
+  EXPECT_TRUE(policy->judge_connection(host("ok.example"), 443).allowed);
+}
+
+TEST(EgressPolicy, ADenyOnRequestsLeavesTheRestOfTheHost) {
+  auto const policy =
+      policy_of({{"sandbox", R"({"posture":"allowlist","rules":[{"id":"a","hosts":["a.example"]},
+      {"id":"mint","hosts":["a.example"],"action":"deny","http":{"methods":["POST"],"paths":["/tokens/**"]}}]})"}});
+  EXPECT_EQ(request(*policy, "a.example", "POST", "/other"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "a.example", "POST", "/tokens/new"), Reason::denied_by_rule);
+  EXPECT_EQ(request(*policy, "a.example", "POST", "/x/../tokens/new"), Reason::denied_by_rule);
+  EXPECT_TRUE(policy->judge_connection(host("a.example"), 443).allowed);
+}
+
+TEST(EgressPolicy, TheMostSpecificRuleGivesTheCredential) {
+  auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
+      {"id":"wide","hosts":["*.corp.example"]},
+      {"id":"key","hosts":["api.corp.example"],"http":{"paths":["/v1/**"]},"inject":[{"credential":"k","name":"x-api-key"}]},
+      {"id":"deep","hosts":["api.corp.example"],"http":{"paths":["/v1/admin/**"]},"inject":[{"credential":"adm","name":"x-api-key"}]}]})"}});
+  EXPECT_EQ(policy->judge_request({host("api.corp.example"), 443, "GET", "/v1/a"}).rule, "key");
+  EXPECT_EQ(policy->judge_request({host("api.corp.example"), 443, "GET", "/v1/admin/a"}).rule,
+            "deep");
+  // The wildcard does not give back what the exact rules leave out.
+  EXPECT_EQ(policy->judge_request({host("api.corp.example"), 443, "GET", "/v2"}).reason,
+            Reason::path_not_allowed);
+  EXPECT_EQ(policy->judge_request({host("b.corp.example"), 443, "GET", "/v2"}).rule, "wide");
+}
+
+TEST(EgressPolicy, EqualRulesWithDifferentCredentialsAreRefused) {
+  auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
+      {"id":"one","hosts":["a.example"],"inject":[{"credential":"k1","name":"x"}]},
+      {"id":"two","hosts":["a.example"],"inject":[{"credential":"k2","name":"x"}]}]})"}});
+  EXPECT_EQ(request(*policy, "a.example", "GET", "/"), Reason::conflicting_rules);
+}
+
+TEST(EgressPolicy, PassthroughNeverWinsOverInspection) {
+  auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
+      {"id":"raw","hosts":["a.example"],"tls":"passthrough"},{"id":"seen","hosts":["a.example"]}]})"}});
+  EXPECT_EQ(policy->judge_connection(host("a.example"), 443).flow, Flow::http);
+}
+
+TEST(EgressPolicy, WebSocketsNeedARuleThatSaysSo) {
+  auto const policy =
+      policy_of({{"sandbox", R"({"posture":"allowlist","rules":[{"id":"a","hosts":["a.example"]},
+      {"id":"w","hosts":["w.example"],"http":{"websocket":true}}]})"}});
+  EXPECT_FALSE(policy->judge_request({host("a.example"), 443, "GET", "/", true}).allowed);
+  EXPECT_TRUE(policy->judge_request({host("w.example"), 443, "GET", "/", true}).allowed);
+}
+
+TEST(EgressPolicy, LiteralAddressesFollowTheCidrs) {
+  auto const policy = policy_of(
+      {{"sandbox",
+        R"({"posture":"allowlist","cidr":{"allow":["203.0.113.0/28"],"deny":["203.0.113.0/24"]}})"}});
+  EXPECT_TRUE(policy->judge_address(0xcb007101, 22).allowed);
+  EXPECT_FALSE(policy->judge_address(0xcb0071ff, 22).allowed);
+  EXPECT_FALSE(policy->judge_address(0x08080808, 53).allowed);
+  auto const whole = policy_of(
+      {{"sandbox", R"({"posture":"open","cidr":{"deny":["255.255.255.255/32","0.0.0.0/1"]}})"}});
+  EXPECT_FALSE(whole->judge_address(0xffffffff, 1).allowed);
+  EXPECT_FALSE(whole->judge_address(0x7fffffff, 1).allowed);
+  EXPECT_TRUE(whole->judge_address(0x80000000, 1).allowed);
+}
+
+TEST(EgressPolicy, RefusesWhatCannotBeEnforcedAsWritten) {
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":[]})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.*.example"]})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["*.com"]})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["127.1"]})"), "");
+  EXPECT_NE(compile_error(
+                R"({"id":"x","hosts":["*.a.example"],"inject":[{"credential":"k","name":"x"}]})"),
+            "");
+  EXPECT_NE(
+      compile_error(
+          R"({"id":"x","hosts":["a.example"],"tls":"passthrough","inject":[{"credential":"k","name":"x"}]})"),
+      "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"protocol":"tcp"})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"http":{"methods":["TRACE"]}})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"http":{"paths":["v1"]}})"), "");
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"nonsense":1})"), "");
+  EXPECT_EQ(compile_error(R"({"id":"x","hosts":["A.Example."]})"), "");
+}
+
+TEST(PathGlob, StarsStayInTheirSegmentAndDoubleStarsCross) {
+  EXPECT_TRUE(path_matches("/v1/*", "/v1/a"));
+  EXPECT_FALSE(path_matches("/v1/*", "/v1/a/b"));
+  EXPECT_TRUE(path_matches("/v1/**", "/v1/a/b"));
+  EXPECT_TRUE(path_matches("/**/x", "/a/b/x"));
+  EXPECT_TRUE(path_matches("/a*c/**/z", "/abc/d/e/z"));
+  EXPECT_FALSE(path_matches("/v1", "/v1/"));
+  EXPECT_FALSE(path_matches("/v1", "/v10"));
+  EXPECT_TRUE(path_matches("/*", "/"));
+  std::string const hostile(1000, 'a');
+  EXPECT_FALSE(path_matches("/*a*a*a*a*a*a*a*b", "/" + hostile));
+  EXPECT_FALSE(path_matches("/**a**a**a**a**b", "/" + hostile));
+}
+
+TEST(PathGlob, AmbiguousPathsAreTold) {
+  for (std::string_view bad : {"/a/../b",
+                               "/a/./b",
+                               "/..",
+                               "/a//b",
+                               "/a%2fb",
+                               "/a%2Fb",
+                               "/a%5Cb",
+                               "/%2e%2e/",
+                               "/a%252f",
+                               "/a\\b",
+                               "/a;x",
+                               "/a%0d",
+                               "/a%",
+                               "/a%zz",
+                               "a",
+                               "",
+                               "/a b",
+                               "/\x7f"}) {
+    EXPECT_TRUE(is_ambiguous_path(bad)) << bad;
+  }
+  for (std::string_view fine : {"/", "/a", "/a/b.c", "/a/..b", "/a%20b", "/v1/x:y@z"})
+    EXPECT_FALSE(is_ambiguous_path(fine)) << fine;
+}
+
+TEST(PolicyLint, SaysWhatIsProbablyNotMeant) {
+  auto const policy = wire::decode_text<wire::Policy>(R"({"posture":"allowlist","rules":[
+      {"id":"w","hosts":["*.github.io"]},{"id":"p","hosts":["a.example"],"tls":"passthrough"},
+      {"id":"k","hosts":["b.example"],"inject":[{"credential":"k","name":"x"}]},
+      {"id":"d","hosts":["*.c.example"],"action":"deny"},{"id":"s","hosts":["x.c.example"]}]})");
+  auto const text = fmt::format("{}", fmt::join(lint(policy.value()), "\n"));
+  for (std::string_view part : {"rule w", "rule p", "rule k", "rule s: never allows"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(PolicyDiff, NamesTheRules) {
+  auto const before = wire::decode_text<wire::Policy>(
+      R"({"posture":"allowlist","rules":[{"id":"a","hosts":["a.example"]},{"id":"b","hosts":["b.example"]}]})");
+  auto const after = wire::decode_text<wire::Policy>(
+      R"({"posture":"open","rules":[{"id":"a","hosts":["a2.example"]},{"id":"c","hosts":["c.example"]}]})");
+  EXPECT_EQ(diff(before.value(), after.value()),
+            (std::vector<std::string>{
+                "~ rule a", "- rule b", "+ rule c", "~ posture: \"allowlist\" -> \"open\""}));
+}
+
+}  // namespace
+}  // namespace domain
