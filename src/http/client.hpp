@@ -9,6 +9,11 @@
 
 namespace http {
 
+struct ClientLimits {
+  std::size_t head_bytes_max = 64 * 1024;
+  int interim_answers_max = 16;
+};
+
 /// One response whose body is still on its way.
 class Exchange {
  public:
@@ -20,7 +25,7 @@ class Exchange {
 /// Requests over one connection, one after the other. Used directly for streams and uploads.
 class Connection {
  public:
-  explicit Connection(net::Stream stream);
+  explicit Connection(net::Stream stream, ClientLimits limits = {});
   ~Connection();
   Connection(Connection&&) noexcept;
   Connection& operator=(Connection&&) noexcept;
@@ -34,15 +39,25 @@ class Connection {
   async::Task<void> begin(RequestHead head);
   async::Task<void> write(std::string_view bytes);
   async::Task<std::unique_ptr<Exchange>> finish_request();
+  /// For those who read the answer while they still write: end_request() ends the body, response()
+  /// waits for the head of the answer (interim 1xx answers are read over). One task may write while
+  /// another one reads.
+  async::Task<void> end_request();
+  async::Task<std::unique_ptr<Exchange>> response();
+  /// After a 101 answer: what came behind its head. From then on stream() is the caller's.
+  std::string take_unread();
 
-  /// May this connection carry another request?
+  /// May this connection carry another request? False when the peer has closed it or sent bytes
+  /// nobody asked for.
   bool reusable() const noexcept;
+  /// Has any byte of an answer to the latest request arrived?
+  bool heard_anything() const noexcept;
   net::ByteStream& stream() noexcept;
   void close() noexcept;
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // shared with the Exchange under way
 };
 
 /// Whole requests to one server over kept-alive connections, at most `connections_max` at a time.
@@ -55,14 +70,19 @@ class Client {
   ~Client();
 
   /// `deadline` bounds the whole exchange, connecting included. Body at most `limit` bytes.
-  async::Task<Response> request(RequestHead head, std::string body, base::Deadline deadline, std::size_t limit = 16 << 20);
+  async::Task<Response> request(RequestHead head,
+                                std::string body,
+                                base::Deadline deadline,
+                                std::size_t limit = 16 << 20);
 
   /// For streamed answers: a connection of its own; the Exchange owns it.
-  async::Task<std::unique_ptr<Exchange>> stream(RequestHead head, std::string body, base::Deadline head_deadline);
+  async::Task<std::unique_ptr<Exchange>> stream(RequestHead head,
+                                                std::string body,
+                                                base::Deadline head_deadline);
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // a request that is under way keeps it
 };
 
 }  // namespace http

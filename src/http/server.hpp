@@ -21,16 +21,18 @@ class BodyReader {
 struct Limits {
   std::size_t head_bytes_max = 64 * 1024;
   std::size_t target_bytes_max = 16 * 1024;
-  std::chrono::milliseconds head_timeout{15'000};      // from the first byte of a request to its last header
-  std::chrono::milliseconds idle_timeout{620'000};     // between requests of a kept connection
-  std::size_t connections_max = 10'000;                // per Server; one more is closed at once
+  std::chrono::milliseconds head_timeout{
+      15'000};  // from the first byte of a request to its last header
+  std::chrono::milliseconds idle_timeout{620'000};  // between requests of a kept connection
+  std::size_t connections_max = 10'000;             // per Server; one more is closed at once
 };
 
 /// One request. Lives as long as its handler runs.
 struct Request {
   RequestHead head;
   BodyReader& body;
-  net::ByteStream& connection;  // for peer_name(); reading or writing it directly is only for upgrade()
+  net::ByteStream&
+      connection;  // for peer_name(); reading or writing it directly is only for upgrade()
 };
 
 /// The answer to one request: either send() once, or begin(), write()…, finish(); or upgrade().
@@ -39,16 +41,18 @@ class ResponseWriter {
   virtual ~ResponseWriter() = default;
   /// A whole answer with Content-Length (none for 204/304, no body for HEAD).
   virtual async::Task<void> send(Response response) = 0;
-  /// Head of a streamed answer: chunked unless the head carries Content-Length. The head leaves at once.
+  /// Head of a streamed answer: chunked unless the head carries Content-Length. The head leaves at
+  /// once.
   virtual async::Task<void> begin(ResponseHead head) = 0;
   /// One chunk, on the wire when this returns (back-pressure is the socket's).
   virtual async::Task<void> write(std::string_view bytes) = 0;
   virtual async::Task<void> finish() = 0;
-  /// Ends when the client has closed its side or broken the connection. For streams that must notice a
-  /// reader that left: race() it against the work. Bytes of a next request are kept.
+  /// Ends when the client has closed its side or broken the connection. For streams that must
+  /// notice a reader that left: race() it against the work. Bytes of a next request are kept.
   virtual asio::awaitable<void> wait_client_gone() = 0;
-  /// Gives the connection away, with what was read beyond the request's head (the body is not read):
-  /// for WebSocket and other upgrades, and for byte-transparent proxying. No answer is written.
+  /// Gives the connection away, with what was read beyond the request's head (the body is not
+  /// read): for WebSocket and other upgrades, and for byte-transparent proxying. No answer is
+  /// written.
   virtual std::pair<net::Stream, std::string> upgrade() = 0;
   /// True once a head was sent or the connection given away.
   virtual bool started() const noexcept = 0;
@@ -89,7 +93,10 @@ class Server {
 /// Server-sent events over a begun response.
 ///   co_await sse_begin(response);  co_await sse_event(response, "17", "sandbox.created", json);
 async::Task<void> sse_begin(ResponseWriter& response);
-async::Task<void> sse_event(ResponseWriter& response, std::string id, std::string type, std::string data);
+async::Task<void> sse_event(ResponseWriter& response,
+                            std::string id,
+                            std::string type,
+                            std::string data);
 /// A comment line, for keeping the connection alive.
 async::Task<void> sse_comment(ResponseWriter& response, std::string text);
 

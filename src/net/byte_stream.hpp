@@ -30,7 +30,9 @@ class ByteStream {
   /// The descriptor below (for pass-through of raw bytes or peer checks); -1 when there is none.
   virtual int native_handle() const noexcept = 0;
 
-  async::Task<void> write_text(std::string_view text) { return write_all(std::span<char const>(text.data(), text.size())); }
+  async::Task<void> write_text(std::string_view text) {
+    return write_all(std::span<char const>(text.data(), text.size()));
+  }
 };
 
 using Stream = std::unique_ptr<ByteStream>;
@@ -38,8 +40,8 @@ using Stream = std::unique_ptr<ByteStream>;
 /// Connected socket (TCP or Unix) handed over by somebody else. Takes it; makes it non-blocking.
 base::Result<Stream> adopt_socket(asio::any_io_executor executor, os::Fd socket);
 
-/// Like adopt_socket for a socket whose non-blocking connect() is still under way: waits until it is
-/// connected; `unavailable` when refused or unreachable.
+/// Like adopt_socket for a socket whose non-blocking connect() is still under way: waits until it
+/// is connected; `unavailable` when refused or unreachable.
 async::Task<Stream> finish_connect(os::Fd socket);
 
 /// `path` at most 107 bytes.
@@ -56,7 +58,8 @@ std::pair<Stream, Stream> make_pipe(asio::any_io_executor executor);
 class Listener {
  public:
   virtual ~Listener() = default;
-  /// Fails with `cancelled` after close(). Transient errors (descriptors exhausted) are retried inside.
+  /// Fails with `cancelled` after close(). Transient errors (descriptors exhausted) are retried
+  /// inside.
   virtual async::Task<Stream> accept() = 0;
   virtual void close() noexcept = 0;
   /// The bound TCP port, 0 for Unix.
@@ -64,11 +67,15 @@ class Listener {
 };
 
 /// Port 0 takes a free one. SO_REUSEADDR; IPv6 sockets are v6-only.
-base::Result<std::unique_ptr<Listener>> listen_tcp(asio::any_io_executor executor, std::string const& address, std::uint16_t port);
+base::Result<std::unique_ptr<Listener>> listen_tcp(asio::any_io_executor executor,
+                                                   std::string const& address,
+                                                   std::uint16_t port);
 /// Replaces a stale socket file, mode 0660. `path` at most 107 bytes.
-base::Result<std::unique_ptr<Listener>> listen_unix(asio::any_io_executor executor, std::string const& path);
+base::Result<std::unique_ptr<Listener>> listen_unix(asio::any_io_executor executor,
+                                                    std::string const& path);
 /// A listening socket passed by somebody else.
-base::Result<std::unique_ptr<Listener>> adopt_listener(asio::any_io_executor executor, os::Fd socket);
+base::Result<std::unique_ptr<Listener>> adopt_listener(asio::any_io_executor executor,
+                                                       os::Fd socket);
 
 /// The user at the other end of a Unix socket (SO_PEERCRED).
 struct PeerUser {
@@ -76,10 +83,13 @@ struct PeerUser {
   unsigned gid = 0;
   int pid = 0;
 };
+
 base::Result<PeerUser> peer_user(ByteStream const& stream);
 
-/// Copies both ways until both directions ended (half-close respected) or one failed; then closes both.
-/// `moved`, if given, is called with the number of bytes after each chunk (either direction).
-asio::awaitable<void> relay(ByteStream& a, ByteStream& b, std::function<void(std::size_t)> moved = {});
+/// Copies both ways until both directions ended (half-close respected) or one failed; then closes
+/// both. `moved`, if given, is called with the number of bytes after each chunk (either direction).
+asio::awaitable<void> relay(ByteStream& a,
+                            ByteStream& b,
+                            std::function<void(std::size_t)> moved = {});
 
 }  // namespace net
