@@ -13,7 +13,8 @@ namespace asio = boost::asio;
 /// Certificate chain, key and settings of a server; ALPN offers http/1.1 only.
 class ServerContext {
  public:
-  static base::Result<std::shared_ptr<ServerContext>> load(std::string const& certificate_pem_file, std::string const& key_pem_file);
+  static base::Result<std::shared_ptr<ServerContext>> load(std::string const& certificate_pem_file,
+                                                           std::string const& key_pem_file);
   virtual ~ServerContext() = default;
 };
 
@@ -25,13 +26,18 @@ class ClientContext {
 };
 
 /// Handshakes end within `deadline` or fail; the underlying stream is taken in any case.
-async::Task<net::Stream> accept(std::shared_ptr<ServerContext> context, net::Stream stream, base::Deadline deadline);
-async::Task<net::Stream> connect(std::shared_ptr<ClientContext> context, net::Stream stream, std::string host, base::Deadline deadline);
+async::Task<net::Stream> accept(std::shared_ptr<ServerContext> context,
+                                net::Stream stream,
+                                base::Deadline deadline);
+async::Task<net::Stream> connect(std::shared_ptr<ClientContext> context,
+                                 net::Stream stream,
+                                 std::string host,
+                                 base::Deadline deadline);
 
-/// The installation's own certificate authority: makes `ca.pem` and `ca.key` in `directory` when they are
-/// missing (10 years, EC P-256), and a leaf `server.pem` (leaf + CA) / `server.key` for `domain`, `*.domain`,
-/// `localhost`, 127.0.0.1 and ::1 when missing, for another domain, or with less than 30 days left
-/// (398 days). Keys are 0600. Returns true when the leaf is new.
+/// The installation's own certificate authority: makes `ca.pem` and `ca.key` in `directory` when
+/// they are missing (10 years, EC P-256), and a leaf `server.pem` (leaf + CA) / `server.key` for
+/// `domain`, `*.domain`, `localhost`, 127.0.0.1 and ::1 when missing, for another domain, or with
+/// less than 30 days left (398 days). Keys are 0600. Returns true when the leaf is new.
 base::Result<bool> ensure_certificates(std::string const& directory, std::string const& domain);
 
 }  // namespace tls
