@@ -287,8 +287,6 @@ base::Result<void> check_http(PolicyRule const& rule) {
   if (std::ranges::find(rule.ports, 0) != rule.ports.end()) return bad("port 0");
   for (auto const& one : rule.inject) {
     if (one.credential.empty()) return bad("inject.credential is empty");
-    if (one.as == wire::InjectAs::header && one.name.empty())
-      return bad("inject.name: the header is missing");
   }
   if (!rule.http) return {};
   for (auto const& method : rule.http->methods) {

@@ -117,8 +117,8 @@ TEST(EgressPolicy, ADenyOnRequestsLeavesTheRestOfTheHost) {
 TEST(EgressPolicy, TheMostSpecificRuleGivesTheCredential) {
   auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
       {"id":"wide","hosts":["*.corp.example"]},
-      {"id":"key","hosts":["api.corp.example"],"http":{"paths":["/v1/**"]},"inject":[{"credential":"k","name":"x-api-key"}]},
-      {"id":"deep","hosts":["api.corp.example"],"http":{"paths":["/v1/admin/**"]},"inject":[{"credential":"adm","name":"x-api-key"}]}]})"}});
+      {"id":"key","hosts":["api.corp.example"],"http":{"paths":["/v1/**"]},"inject":[{"credential":"k"}]},
+      {"id":"deep","hosts":["api.corp.example"],"http":{"paths":["/v1/admin/**"]},"inject":[{"credential":"adm"}]}]})"}});
   EXPECT_EQ(policy->judge_request({host("api.corp.example"), 443, "GET", "/v1/a"}).rule, "key");
   EXPECT_EQ(policy->judge_request({host("api.corp.example"), 443, "GET", "/v1/admin/a"}).rule,
             "deep");
@@ -130,8 +130,8 @@ TEST(EgressPolicy, TheMostSpecificRuleGivesTheCredential) {
 
 TEST(EgressPolicy, EqualRulesWithDifferentCredentialsAreRefused) {
   auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
-      {"id":"one","hosts":["a.example"],"inject":[{"credential":"k1","name":"x"}]},
-      {"id":"two","hosts":["a.example"],"inject":[{"credential":"k2","name":"x"}]}]})"}});
+      {"id":"one","hosts":["a.example"],"inject":[{"credential":"k1"}]},
+      {"id":"two","hosts":["a.example"],"inject":[{"credential":"k2"}]}]})"}});
   EXPECT_EQ(request(*policy, "a.example", "GET", "/"), Reason::conflicting_rules);
 }
 
@@ -168,12 +168,11 @@ TEST(EgressPolicy, RefusesWhatCannotBeEnforcedAsWritten) {
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.*.example"]})"), "");
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["*.com"]})"), "");
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["127.1"]})"), "");
-  EXPECT_NE(compile_error(
-                R"({"id":"x","hosts":["*.a.example"],"inject":[{"credential":"k","name":"x"}]})"),
+  EXPECT_NE(compile_error(R"({"id":"x","hosts":["*.a.example"],"inject":[{"credential":"k"}]})"),
             "");
   EXPECT_NE(
       compile_error(
-          R"({"id":"x","hosts":["a.example"],"tls":"passthrough","inject":[{"credential":"k","name":"x"}]})"),
+          R"({"id":"x","hosts":["a.example"],"tls":"passthrough","inject":[{"credential":"k"}]})"),
       "");
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"protocol":"tcp"})"), "");
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"http":{"methods":["TRACE"]}})"), "");
@@ -224,7 +223,7 @@ TEST(PathGlob, AmbiguousPathsAreTold) {
 TEST(PolicyLint, SaysWhatIsProbablyNotMeant) {
   auto const policy = wire::decode_text<wire::Policy>(R"({"posture":"allowlist","rules":[
       {"id":"w","hosts":["*.github.io"]},{"id":"p","hosts":["a.example"],"tls":"passthrough"},
-      {"id":"k","hosts":["b.example"],"inject":[{"credential":"k","name":"x"}]},
+      {"id":"k","hosts":["b.example"],"inject":[{"credential":"k"}]},
       {"id":"d","hosts":["*.c.example"],"action":"deny"},{"id":"s","hosts":["x.c.example"]}]})");
   auto const text = fmt::format("{}", fmt::join(lint(policy.value()), "\n"));
   for (std::string_view part : {"rule w", "rule p", "rule k", "rule s: never allows"})

@@ -27,9 +27,6 @@ BOOST_DESCRIBE_ENUM(RuleTls, terminate, passthrough)
 enum class GuestAuth : std::uint8_t { keep, strip };
 BOOST_DESCRIBE_ENUM(GuestAuth, keep, strip)
 
-enum class InjectAs : std::uint8_t { header, bearer, basic };
-BOOST_DESCRIBE_ENUM(InjectAs, header, bearer, basic)
-
 struct HttpMatch {
   std::vector<std::string> methods;     // upper case; empty = all but CONNECT, TRACE, TRACK
   std::vector<std::string> paths;       // anchored; `*` within a segment, `**` across; empty = all
@@ -38,14 +35,13 @@ struct HttpMatch {
 };
 BOOST_DESCRIBE_STRUCT(HttpMatch, (), (methods, paths, deny_paths, websocket))
 
+/// Which credential goes along. Header, form and where it may go belong to the credential itself
+/// (wire/credential.hpp); a rule can only narrow that.
 struct Injection {
   std::string credential;
-  InjectAs as = InjectAs::header;
-  std::string name;      // of the header, with `as: header`
-  std::string username;  // with `as: basic`
   static bool required(std::string_view field) { return field == "credential"; }
 };
-BOOST_DESCRIBE_STRUCT(Injection, (), (credential, as, name, username))
+BOOST_DESCRIBE_STRUCT(Injection, (), (credential))
 
 struct RuleLimits {
   std::optional<std::uint64_t> up_bytes;

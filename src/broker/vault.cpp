@@ -1,0 +1,177 @@
+#include "broker/vault.hpp"
+
+#include "broker/aead.hpp"
+#include "domain/egress_policy.hpp"
+
+namespace broker {
+namespace {
+
+using base::Code;
+
+constexpr std::size_t value_bytes_max = 16 * 1024;
+constexpr std::uint32_t lease_seconds_max = 900;
+constexpr std::size_t leases_max = 16 * 1024;
+
+/// What a ciphertext is bound to.
+std::string context_of(std::string_view id,
+                       std::uint32_t version,
+                       wire::CredentialBinding const& binding,
+                       std::string_view key_id) {
+  return fmt::format("{}\n{}\n{}\n{}", id, version, wire::encode_text(binding), key_id);
+}
+
+bool is_header_name(std::string_view name) {
+  if (name.empty() || name.size() > 64) return false;
+  return std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+bool is_header_value(std::string_view value) {
+  return !value.empty() && std::ranges::all_of(value, [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+base::Result<void> check_binding(wire::CredentialBinding const& binding) {
+  auto const bad = [](std::string what) {
+    return base::fail(Code::invalid_argument, std::move(what));
+  };
+  if (binding.hosts.empty())
+    return bad("binding.hosts must not be empty: a credential goes to named hosts only");
+  for (auto const& host : binding.hosts) {
+    auto const name = domain::HostName::parse(host);
+    if (!name || name->str() != host)
+      return bad(fmt::format("binding.hosts: \"{}\" is not an exact lower-case host name", host));
+  }
+  if (!is_header_name(binding.header)) return bad("binding.header is not a header name");
+  if (binding.form != "header" && binding.form != "bearer" && binding.form != "basic")
+    return bad("binding.form: header, bearer or basic");
+  if (binding.form == "basic" && binding.username.find(':') != std::string::npos)
+    return bad("binding.username must not have a colon");
+  for (auto const& path : binding.paths)
+    if (!path.starts_with('/')) return bad("binding.paths begin with '/'");
+  return {};
+}
+
+std::string base64(std::string_view bytes) {
+  static constexpr std::string_view alphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j)
+      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
+    for (std::size_t j = 0; j < 4; ++j)
+      out += i + j > bytes.size() ? '=' : alphabet[group >> (18 - 6 * j) & 63];
+  }
+  return out;
+}
+
+std::string header_value(wire::CredentialBinding const& binding, std::string const& value) {
+  if (binding.form == "bearer") return "Bearer " + value;
+  if (binding.form == "basic") return "Basic " + base64(binding.username + ":" + value);
+  return value;
+}
+
+bool fits(wire::CredentialBinding const& binding, wire::Use const& request) {
+  if (request.scheme != "https") return false;
+  if (std::ranges::find(binding.hosts, request.host) == binding.hosts.end()) return false;
+  if (binding.ports.empty() ? request.port != 443
+                            : std::ranges::find(binding.ports, request.port) == binding.ports.end())
+    return false;
+  if (!binding.methods.empty() &&
+      std::ranges::find(binding.methods, request.method) == binding.methods.end())
+    return false;
+  if (request.method == "TRACE" || request.method == "TRACK" || request.method == "CONNECT")
+    return false;
+  if (binding.paths.empty()) return true;
+  if (domain::is_ambiguous_path(request.path)) return false;
+  return std::ranges::any_of(
+      binding.paths, [&](auto const& glob) { return domain::path_matches(glob, request.path); });
+}
+
+wire::Used refused(std::string_view code, std::string message) {
+  wire::Used out;
+  out.code = code;
+  out.message = std::move(message);
+  return out;
+}
+
+}  // namespace
+
+base::Result<wire::Sealed> Vault::seal(wire::Seal const& request) const {
+  if (auto checked = check_binding(request.binding); !checked) return base::passing(checked);
+  if (request.value.size() > value_bytes_max)
+    return base::fail(Code::too_large, "a credential has at most 16 KiB");
+  if (!is_header_value(request.value))
+    return base::fail(Code::invalid_argument, "a credential is visible ASCII without line ends");
+  wire::Sealed sealed;
+  sealed.credential = request.credential;
+  sealed.version = request.version;
+  sealed.binding = request.binding;
+  sealed.key_id = keys_.key_id();
+  auto const context = context_of(sealed.credential, sealed.version, sealed.binding, sealed.key_id);
+  auto const data_key = random_key();
+  auto ciphertext = encrypt(data_key, request.value, context);
+  if (!ciphertext) return base::passing(ciphertext);
+  auto wrapped = keys_.wrap(data_key, context);
+  if (!wrapped) return base::passing(wrapped);
+  sealed.ciphertext = to_hex(*ciphertext);
+  sealed.wrapped_key = to_hex(*wrapped);
+  return sealed;
+}
+
+base::Result<void> Vault::lease(wire::Lease const& request) {
+  drop_expired();
+  if (request.seconds == 0 || request.seconds > lease_seconds_max)
+    return base::fail(Code::invalid_argument, "a lease lasts 1 to 900 seconds");
+  if (request.gateway_uid == 0)
+    return base::fail(Code::invalid_argument, "a lease needs the gateway's user id");
+  if (leases_.size() >= leases_max) return base::fail(Code::exhausted, "too many leases");
+  auto const& sealed = request.sealed;
+  auto wrapped = from_hex(sealed.wrapped_key);
+  if (!wrapped) return base::passing(wrapped, "wrapped_key");
+  auto ciphertext = from_hex(sealed.ciphertext);
+  if (!ciphertext) return base::passing(ciphertext, "ciphertext");
+  auto const context = context_of(sealed.credential, sealed.version, sealed.binding, sealed.key_id);
+  auto data_key = keys_.unwrap(*wrapped, sealed.key_id, context);
+  if (!data_key) return base::passing(data_key, "open the credential's key");
+  auto value = decrypt(*data_key, *ciphertext, context);
+  if (!value) return base::passing(value, "open the credential");
+  Entry entry{request.sandbox,
+              sealed.credential,
+              sealed.version,
+              sealed.binding,
+              std::move(*value),
+              clock_.in(std::chrono::seconds(request.seconds))};
+  leases_.insert_or_assign({request.gateway_uid, request.name}, std::move(entry));
+  return {};
+}
+
+void Vault::end_leases(std::string_view sandbox, std::string_view name) {
+  std::erase_if(leases_, [&](auto const& pair) {
+    return pair.second.sandbox == sandbox && (name.empty() || pair.first.second == name);
+  });
+}
+
+wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
+  drop_expired();
+  auto const found = leases_.find({uid, request.credential});
+  if (found == leases_.end()) return refused("not_found", "no live lease for that credential");
+  auto const& entry = found->second;
+  if (!fits(entry.binding, request))
+    return refused("denied", "the credential is not bound to this request");
+  wire::Used out;
+  out.ok = true;
+  out.header = entry.binding.header;
+  out.value = header_value(entry.binding, entry.value.reveal());
+  out.id = entry.id;
+  out.version = entry.version;
+  return out;
+}
+
+void Vault::drop_expired() {
+  auto const now = clock_.steady_now();
+  std::erase_if(leases_, [&](auto const& pair) { return pair.second.not_after <= now; });
+}
+
+}  // namespace broker

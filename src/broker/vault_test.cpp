@@ -1,0 +1,149 @@
+#include "broker/vault.hpp"
+
+#include "broker/aead.hpp"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace broker {
+namespace {
+
+class VaultTest : public testing::Test {
+ protected:
+  VaultTest() {
+    std::string name = testing::TempDir() + "/vault-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    keys_ = open_file_keys(directory_).value();
+    vault_ = std::make_unique<Vault>(*keys_, clock_);
+  }
+
+  ~VaultTest() override { std::filesystem::remove_all(directory_); }
+
+  wire::Seal seal_request() {
+    wire::Seal request;
+    request.credential = "c1";
+    request.value = "sk-secret-value";
+    request.binding.hosts = {"api.llm.example"};
+    request.binding.methods = {"POST"};
+    request.binding.paths = {"/v1/**"};
+    request.binding.header = "x-api-key";
+    return request;
+  }
+
+  wire::Lease lease_of(wire::Sealed sealed) {
+    return {"i1", 900'001, "llm-key", std::move(sealed), 60};
+  }
+
+  static wire::Use use() {
+    return {"llm-key", "https", "api.llm.example", 443, "POST", "/v1/messages"};
+  }
+
+  std::string directory_;
+  base::ManualClock clock_;
+  std::unique_ptr<KeyProvider> keys_;
+  std::unique_ptr<Vault> vault_;
+};
+
+TEST_F(VaultTest, GivesTheHeaderForTheBoundRequestOnly) {
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  auto const used = vault_->use(900'001, use());
+  EXPECT_TRUE(used.ok) << used.message;
+  EXPECT_EQ(used.header, "x-api-key");
+  EXPECT_EQ(used.value, "sk-secret-value");
+  auto const refused = [&](auto change) {
+    auto request = use();
+    change(request);
+    auto const answer = vault_->use(900'001, request);
+    EXPECT_EQ(answer.value, "");
+    return !answer.ok;
+  };
+  EXPECT_TRUE(refused([](auto& r) { r.host = "evil.example"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.port = 8443; }));
+  EXPECT_TRUE(refused([](auto& r) { r.method = "GET"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.method = "TRACE"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.path = "/admin"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.path = "/v1/../admin"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.scheme = "http"; }));
+  EXPECT_TRUE(refused([](auto& r) { r.credential = "other"; }));
+}
+
+TEST_F(VaultTest, AnotherGatewayHasNothing) {
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  EXPECT_EQ(vault_->use(900'002, use()).code, "not_found");
+}
+
+TEST_F(VaultTest, LeasesEnd) {
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  clock_.advance(std::chrono::seconds(61));
+  EXPECT_FALSE(vault_->use(900'001, use()).ok);
+  EXPECT_EQ(vault_->leases(), 0U);
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  vault_->end_leases("i1");
+  EXPECT_FALSE(vault_->use(900'001, use()).ok);
+}
+
+TEST_F(VaultTest, ABindingCannotBeWidenedAndRowsCannotBeSwapped) {
+  auto const sealed = vault_->seal(seal_request()).value();
+  EXPECT_EQ(sealed.ciphertext.find(to_hex("sk-secret")), std::string::npos);
+  auto widened = sealed;
+  widened.binding.hosts.emplace_back("evil.example");
+  EXPECT_FALSE(vault_->lease(lease_of(widened)));
+  auto renamed = sealed;
+  renamed.credential = "c2";
+  EXPECT_FALSE(vault_->lease(lease_of(renamed)));
+  auto broken = sealed;
+  broken.ciphertext.back() = broken.ciphertext.back() == '0' ? '1' : '0';
+  EXPECT_FALSE(vault_->lease(lease_of(broken)));
+  auto other = vault_->seal(seal_request()).value();
+  other.ciphertext = sealed.ciphertext;
+  EXPECT_FALSE(vault_->lease(lease_of(other)));
+}
+
+TEST_F(VaultTest, FormsOfTheHeader) {
+  auto request = seal_request();
+  request.binding.header = "authorization";
+  request.binding.form = "bearer";
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(request).value())));
+  EXPECT_EQ(vault_->use(900'001, use()).value, "Bearer sk-secret-value");
+  request.binding.form = "basic";
+  request.binding.username = "x-access-token";
+  request.value = "ghp";
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(request).value())));
+  EXPECT_EQ(vault_->use(900'001, use()).value, "Basic eC1hY2Nlc3MtdG9rZW46Z2hw");
+}
+
+TEST_F(VaultTest, RefusesWhatCannotBeAHeader) {
+  auto request = seal_request();
+  request.value = "a\r\nX-Evil: 1";
+  EXPECT_FALSE(vault_->seal(request));
+  request = seal_request();
+  request.binding.hosts = {"*.example"};
+  EXPECT_FALSE(vault_->seal(request));
+  request = seal_request();
+  request.binding.header = "x: y";
+  EXPECT_FALSE(vault_->seal(request));
+}
+
+TEST_F(VaultTest, TheRootKeyIsNeverReplacedInSilence) {
+  auto const sealed = vault_->seal(seal_request()).value();
+  auto const again = open_file_keys(directory_).value();
+  EXPECT_EQ(again->key_id(), keys_->key_id());
+  ASSERT_EQ(::chmod((directory_ + "/root.key").c_str(), 0644), 0);
+  EXPECT_FALSE(open_file_keys(directory_));
+  std::filesystem::remove(directory_ + "/root.key");
+  EXPECT_FALSE(open_file_keys(directory_));
+  std::filesystem::remove(directory_ + "/root.id");
+  auto const fresh = open_file_keys(directory_).value();
+  Vault other(*fresh, clock_);
+  auto const refused = other.lease(lease_of(sealed));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("another root key"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace broker

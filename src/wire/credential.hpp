@@ -1,0 +1,82 @@
+#pragma once
+
+#include "wire/codec.hpp"
+
+/// What the API, the worker, the gateway and the broker say to each other about credentials. Values travel once, from
+/// the API to the broker (`Seal`); from then on everybody but the broker sees ciphertext.
+///
+/// broker.sock (HTTP; API and worker):
+///   POST   /seal              Seal  → Sealed            (API)
+///   PUT    /leases            Lease → 204               (worker; replaces one of the same sandbox and credential)
+///   DELETE /leases/{sandbox}        → 204               (worker; also ?credential=NAME)
+/// use.sock (JSON lines; gateways, told apart by their user id):
+///   Use → Used
+namespace wire {
+
+/// Where a credential may go. Belongs to the credential; a policy can only narrow it.
+struct CredentialBinding {
+  std::vector<std::string> hosts;          // exact names
+  std::vector<std::uint16_t> ports;        // empty = 443
+  std::vector<std::string> methods;        // empty = all
+  std::vector<std::string> paths;          // globs as in a policy; empty = all
+  std::string header;                      // "x-api-key", "authorization"
+  std::string form = "header";             // header (the value itself), bearer, basic
+  std::string username;                    // with form basic
+  static bool required(std::string_view field) { return field == "hosts" || field == "header"; }
+};
+BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username))
+
+struct Seal {
+  std::string credential;  // its inside id
+  std::uint32_t version = 1;
+  std::string value;
+  CredentialBinding binding;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Seal, (), (credential, version, value, binding))
+
+struct Sealed {
+  std::string credential;
+  std::uint32_t version = 1;
+  CredentialBinding binding;
+  std::string key_id;
+  std::string wrapped_key;  // hex
+  std::string ciphertext;   // hex
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Sealed, (), (credential, version, binding, key_id, wrapped_key, ciphertext))
+
+struct Lease {
+  std::string sandbox;
+  std::uint32_t gateway_uid = 0;
+  std::string name;             // as policies call it
+  Sealed sealed;
+  std::uint32_t seconds = 900;  // at most 900
+  static bool required(std::string_view field) { return field != "seconds"; }
+};
+BOOST_DESCRIBE_STRUCT(Lease, (), (sandbox, gateway_uid, name, sealed, seconds))
+
+/// One request's tuple. The sandbox is not in it: it is the peer's user id.
+struct Use {
+  std::string credential;
+  std::string scheme;  // https
+  std::string host;
+  std::uint16_t port = 443;
+  std::string method;
+  std::string path;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Use, (), (credential, scheme, host, port, method, path))
+
+struct Used {
+  bool ok = false;
+  std::string code;     // when not ok: denied, not_found, deadline_exceeded
+  std::string message;
+  std::string header;
+  std::string value;
+  std::string id;       // credential id and version, for the audit
+  std::uint32_t version = 0;
+};
+BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version))
+
+}  // namespace wire
