@@ -62,6 +62,7 @@ struct KeyUse {
   int status = 0;
   std::string request_id;
   std::string peer;
+  bool keep = true;  // false: only last_used_at is touched, no audit row
 };
 
 class Keys {
@@ -85,6 +86,8 @@ class Keys {
                                             std::string public_id,
                                             std::string actor,
                                             base::Deadline deadline);
+  /// All keys of the installation of that name, in every project.
+  async::Task<void> revoke_installation(std::string name, base::Deadline deadline);
   /// Sets last_used_at and writes the audit rows, in one statement for many requests.
   async::Task<void> record_uses(std::vector<KeyUse> uses, base::Deadline deadline);
   /// Newest first; `before`: microseconds since 1970 of the last one seen.

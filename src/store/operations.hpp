@@ -51,6 +51,10 @@ class Operations {
   async::Task<std::optional<OperationRow>> find_by_key(std::string project_id,
                                                        std::string idempotency_key,
                                                        base::Deadline deadline);
+  /// The operation of that kind which is under way for a sandbox.
+  async::Task<std::optional<OperationRow>> find_unfinished(std::string sandbox,
+                                                           std::string kind,
+                                                           base::Deadline deadline);
   /// Newest first; `before` is the public id of the last one seen, "" at the start.
   async::Task<std::vector<OperationRow>> list(std::string project_id,
                                               std::string sandbox,
@@ -76,6 +80,9 @@ class Operations {
   async::Task<std::uint64_t> trim(std::chrono::hours keep, base::Deadline deadline);
 
  private:
+  async::Task<std::optional<OperationRow>> find_one(Statement const* statement,
+                                                    Params params,
+                                                    base::Deadline deadline);
   Database& database_;
 };
 

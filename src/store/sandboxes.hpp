@@ -114,6 +114,8 @@ struct End {
   domain::EndReason reason = domain::EndReason::unknown;
   std::string detail;
   std::string console_tail;
+  /// base::Code's name for the operations that fail by it.
+  std::string error_code = "unavailable";
 };
 
 /// For lists. Newest first (created_at, then public id), or oldest first.
@@ -124,6 +126,7 @@ struct SandboxFilter {
   std::string template_or_name;                 // "" any; public id or name
   std::optional<base::WallTime> started_after;
   bool oldest_first = false;
+  bool history = false;  // the ended ones instead, newest first
   std::uint32_t limit = 100;
   // Where to go on: the last row's created_at and public id.
   std::optional<base::WallTime> after_time;
@@ -178,11 +181,11 @@ class Sandboxes {
   /// the event may not happen in its state or epoch any more, or it is in the history already.
   async::Task<bool> end(End end, base::Deadline deadline);
 
-  /// Deadline := now + timeout_s (0: none), for a sandbox that is running or paused. With
-  /// `extend_only` an earlier deadline than the present one changes nothing at all.
-  /// conflict when it is in another state; `now` tells which.
+  /// Deadline := now + timeout_s (nothing: none; 0: at once), for a sandbox that is running or
+  /// paused; in any other state nothing is applied and `now` tells which. With `extend_only` an
+  /// earlier deadline than the present one changes nothing at all, and is not applied either.
   async::Task<Changed> set_timeout(std::string id,
-                                   std::uint32_t timeout_s,
+                                   std::optional<std::uint32_t> timeout_s,
                                    bool extend_only,
                                    std::string actor,
                                    base::Deadline deadline);
@@ -213,6 +216,12 @@ class Sandboxes {
 
  private:
   async::Task<std::optional<SandboxRow>> find_row(std::string id, base::Deadline deadline);
+  async::Task<std::optional<SandboxRow>> find_one(Statement const* statement,
+                                                  Params params,
+                                                  base::Deadline deadline);
+  async::Task<Changed> changed_or_now(base::Result<Rows> rows,
+                                      std::string id,
+                                      base::Deadline deadline);
   Database& database_;
 };
 

@@ -4,6 +4,7 @@
 #include "store/events.hpp"
 #include "store/idempotency.hpp"
 #include "store/keys.hpp"
+#include "store/metrics.hpp"
 #include "store/nodes.hpp"
 #include "store/operations.hpp"
 #include "store/sandboxes.hpp"
@@ -26,6 +27,7 @@ struct Store {
   Nodes nodes{database};
   Templates templates{database};
   Idempotency idempotency{database};
+  Metrics metrics{database};
 };
 
 /// `role` (space_api, space_controller, space_owner) on the embedded cluster's socket, or

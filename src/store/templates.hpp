@@ -29,7 +29,6 @@ struct TemplateRow {
   std::uint32_t build_count = 0;
   std::optional<BuildRow> latest;  // of the tag "default"
   base::WallTime created_at, updated_at;
-  std::optional<base::WallTime> last_spawned_at;
 };
 
 struct NewBuild {
@@ -72,6 +71,9 @@ class Templates {
   async::Task<std::vector<TagRow>> tags(std::string template_id, base::Deadline deadline);
 
  private:
+  async::Task<std::vector<TemplateRow>> select(std::string project_id,
+                                               std::string name_or_id,
+                                               base::Deadline deadline);
   Database& database_;
 };
 

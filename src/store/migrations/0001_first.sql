@@ -87,11 +87,9 @@ create table templates (
   project_id uuid references projects,  -- null: of the installation, for everybody
   name text not null,
   is_public boolean not null default false,
-  spawn_count bigint not null default 0,
-  last_spawned_at timestamptz,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now()
-) with (fillfactor = 50);
+);
 create unique index templates_name_installation on templates (name) where project_id is null;
 create unique index templates_name_project on templates (project_id, name) where project_id is not null;
 
@@ -189,6 +187,7 @@ create table ended_sandboxes (
   ended_at timestamptz not null default now()
 );
 create index ended_sandboxes_project on ended_sandboxes (project_id, ended_at desc);
+create index ended_sandboxes_build on ended_sandboxes (build_id);
 create index ended_sandboxes_time on ended_sandboxes using brin (ended_at);
 
 create table operations (
