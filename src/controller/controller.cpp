@@ -1,0 +1,118 @@
+#include "controller/controller.hpp"
+
+#include "base/fault.hpp"
+#include "base/log.hpp"
+
+#include <boost/asio/this_coro.hpp>
+
+namespace controller {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto database_time = 3s;
+constexpr auto nodes_every = 5s;
+constexpr auto nodes_retry = 500ms;
+
+base::Deadline in(std::chrono::milliseconds duration) {
+  return base::system_clock().in(duration);
+}
+
+}  // namespace
+
+Controller::Controller(store::asio::any_io_executor executor,
+                       store::Store& store,
+                       wire::Config config,
+                       std::string owner,
+                       WatchTimes times,
+                       Keep keep)
+    : executor_(executor),
+      store_(store),
+      config_(std::move(config)),
+      times_(times),
+      links_(executor),
+      finisher_(store, links_),
+      deadlines_(executor, store, finisher_, std::move(owner)),
+      samples_(store),
+      retention_(store, keep),
+      registry_(store, config_.pool()),
+      loops_(executor) {}
+
+store::asio::awaitable<void> Controller::run() {
+  loops_.spawn("deadlines", deadlines_.run_due());
+  loops_.spawn("stale_operations", deadlines_.run_stale());
+  loops_.spawn("samples", samples_.run());
+  loops_.spawn("retention", retention_.run());
+  loops_.spawn("nodes", run_nodes());
+  loops_.spawn("beats", run_beats());
+  // The loops never end by themselves: join() returns once we are cancelled, and what follows is
+  // awaited too.
+  co_await boost::asio::this_coro::throw_if_cancelled(false);
+  co_await loops_.join();
+  for (auto& [address, watch] : watches_)
+    co_await watch->close();
+  co_await deadlines_.close();
+}
+
+store::asio::awaitable<void> Controller::run_nodes() {
+  while (true) {
+    co_await refresh_nodes();
+    co_await async::sleep_for(registered_ ? std::chrono::milliseconds(nodes_every) : nodes_retry);
+  }
+}
+
+store::asio::awaitable<void> Controller::refresh_nodes() {
+  if (!registered_) {
+    auto const address = config_.run_dir + "/worker";
+    auto const known = co_await store_.nodes.upsert(config_.node_name, address, in(database_time));
+    if (!known) {
+      base::log::warn("node_not_registered", {{"why", known.error().message()}});
+      co_return;
+    }
+    registered_ = true;
+  }
+  auto nodes = co_await store_.nodes.list(in(database_time));
+  if (!nodes) co_return;
+  for (auto& node : *nodes)
+    watch(std::move(node.name), std::move(node.address));
+}
+
+void Controller::watch(std::string name, std::string address) {
+  auto& one = watches_[address];
+  if (one) return;
+  one = std::make_unique<NodeWatch>(
+      executor_, std::move(name), address, store_, links_, finisher_, samples_, times_);
+  loops_.spawn("reports", one->run_reports());
+  loops_.spawn("ends", one->run_ends());
+  loops_.spawn("looks", one->run_looks());
+}
+
+store::asio::awaitable<void> Controller::run_beats() {
+  while (true) {
+    co_await async::sleep_for(times_.report_every);
+    co_await beat();
+  }
+}
+
+store::asio::awaitable<void> Controller::beat() {
+  std::vector<store::Heartbeat> beats;
+  std::vector<std::string> builds;
+  for (auto const& [address, watch] : watches_) {
+    auto report = watch->fresh_report();
+    if (!report) continue;
+    // Manifests are read from this host's pool, so only this host's builds are registered here.
+    if (watch->name() == config_.node_name) builds = report->builds;
+    beats.push_back({watch->name(), std::move(*report)});
+  }
+  if (beats.empty() || SPACE_FAULT("controller.beat.before_write")) co_return;
+  auto const written = co_await store_.nodes.beat(std::move(beats), in(database_time));
+  if (written.has_value() != beating_) {
+    beating_ = written.has_value();
+    if (beating_) base::log::info("database_answers");
+    if (!beating_) base::log::warn("database_silent", {{"why", written.error().message()}});
+  }
+  if (!written) co_return;
+  co_await registry_.consider(std::move(builds));
+}
+
+}  // namespace controller

@@ -1,0 +1,195 @@
+#include "controller/node_watch.hpp"
+
+#include "base/fault.hpp"
+#include "base/log.hpp"
+#include "controller/backoff.hpp"
+
+namespace controller {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto database_time = 3s;
+constexpr auto worker_time = 3s;
+constexpr auto sample_time = 2s;
+constexpr std::size_t work_max = 200;
+
+base::Deadline in(std::chrono::milliseconds duration) {
+  return base::system_clock().in(duration);
+}
+
+}  // namespace
+
+NodeWatch::NodeWatch(store::asio::any_io_executor executor,
+                     std::string name,
+                     std::string address,
+                     store::Store& store,
+                     WorkerLinks& links,
+                     Finisher& finisher,
+                     Samples& samples,
+                     WatchTimes times)
+    : name_(std::move(name)),
+      store_(store),
+      link_(links.at(address)),
+      finisher_(finisher),
+      samples_(samples),
+      times_(times),
+      ends_(store),
+      reconciler_(name_, times.confirm_after),
+      work_(std::move(executor)) {}
+
+std::optional<wire::NodeReport> NodeWatch::fresh_report() const {
+  if (!report_ || base::system_clock().steady_now() - reported_at_ > 3 * times_.report_every)
+    return std::nullopt;
+  return report_;
+}
+
+store::asio::awaitable<void> NodeWatch::run_reports() {
+  bool answered = true;
+  while (true) {
+    auto report = co_await link_.report(in(worker_time));
+    if (report.has_value() != answered) {
+      answered = report.has_value();
+      if (answered) base::log::info("worker_answers", {{"node", name_}});
+      if (!answered)
+        base::log::warn("worker_silent", {{"node", name_}, {"why", report.error().message()}});
+    }
+    if (report) {
+      report->name = name_;  // a node speaks for itself only
+      report_ = std::move(*report);
+      reported_at_ = base::system_clock().steady_now();
+    }
+    co_await async::sleep_for(times_.report_every);
+  }
+}
+
+store::asio::awaitable<void> NodeWatch::run_ends() {
+  Backoff backoff(50ms, 1000ms);
+  while (true) {
+    std::function<void()> on_open = [&backoff] { backoff.reset(); };
+    WorkerLink::OnEnded on_ended = [this](wire::EndedSandbox ended) {
+      return take_end(std::move(ended));
+    };
+    auto const broken = co_await link_.follow_ended(on_open, on_ended);
+    if (!broken)
+      base::log::debug("ended_stream_broke", {{"node", name_}, {"why", broken.error().message()}});
+    co_await async::sleep_for(backoff.next());
+  }
+}
+
+/// In a task of its own: one row that waits for the database must not hold up the causes of the
+/// others.
+store::asio::awaitable<void> NodeWatch::take_end(wire::EndedSandbox ended) {
+  if (work_.running() < work_max) {
+    work_.spawn("ended", ends_.record(std::move(ended)));
+    co_return;
+  }
+  co_await ends_.record(std::move(ended));
+}
+
+store::asio::awaitable<void> NodeWatch::run_looks() {
+  while (true) {
+    bool const looked = co_await look();
+    if (!looked) reconciler_.forget();
+    co_await async::sleep_for(times_.look_every);
+  }
+}
+
+store::asio::awaitable<bool> NodeWatch::look() {
+  auto look = co_await take_look();
+  if (!look) {
+    base::log::debug("look_failed", {{"node", name_}, {"why", look.error().message()}});
+    co_return false;
+  }
+  sample(look->machines);
+  auto plan = reconciler_.look(*look, base::system_clock().steady_now());
+  co_await carry_out(std::move(plan));
+  co_return true;
+}
+
+/// The worker first, then the database: rows are written before a worker is asked to start
+/// anything, so a machine without a row in this order never had one, or has none any more.
+async::Task<Look> NodeWatch::take_look() {
+  Look look;
+  auto machines = co_await link_.list(in(worker_time));
+  if (!machines) co_return base::passing(machines);
+  look.machines = std::move(*machines);
+  if (SPACE_FAULT("controller.reconcile.before_rows"))
+    co_return base::fail(base::Code::unavailable, "fault");
+  auto rows = co_await store_.sandboxes.on_node(name_, in(database_time));
+  if (!rows) co_return base::passing(rows);
+  look.rows = std::move(*rows);
+  std::set<std::string_view> known;
+  for (auto const& row : look.rows)
+    known.insert(row.public_id);
+  for (auto const& machine : look.machines) {
+    if (known.contains(machine.sandbox)) continue;
+    auto elsewhere = co_await store_.sandboxes.find_live(machine.sandbox, in(database_time));
+    if (!elsewhere) co_return base::passing(elsewhere);
+    if (*elsewhere) look.rows.push_back(std::move(**elsewhere));
+  }
+  co_return look;
+}
+
+store::asio::awaitable<void> NodeWatch::carry_out(Plan plan) {
+  for (auto const& kill : plan.kill) {
+    auto const removed = co_await link_.remove(kill.sandbox, kill.epoch, in(15s));
+    base::log::warn("machine_removed",
+                    {{"node", name_},
+                     {"sandbox", kill.sandbox},
+                     {"epoch", kill.epoch},
+                     {"why", kill.why},
+                     {"done", removed.has_value()}});
+  }
+  for (auto& row : plan.vanished)
+    co_await end_vanished(std::move(row));
+  for (auto& row : plan.finish) {
+    if (work_.running() >= work_max) break;
+    work_.spawn("finish_delete", finisher_.finish_delete(std::move(row), in(10s)));
+  }
+}
+
+store::asio::awaitable<void> NodeWatch::end_vanished(store::SandboxRow row) {
+  auto const found = co_await link_.find(row.public_id, in(worker_time));
+  if (!found) co_return;
+  if (*found && (*found)->epoch >= row.epoch) co_return;
+  store::End end;
+  end.id = row.id;
+  end.event = domain::SandboxEvent::machine_failed;
+  end.epoch = row.epoch;
+  end.actor = "controller";
+  end.reason = domain::EndReason::unknown;
+  end.detail = "its machine was not there any more; its host or its worker was restarted";
+  auto const ended = co_await store_.sandboxes.end(std::move(end), in(database_time));
+  if (ended && *ended)
+    base::log::warn("sandbox_vanished", {{"node", name_}, {"sandbox", row.public_id}});
+}
+
+void NodeWatch::sample(std::vector<wire::WorkerSandbox> const& machines) {
+  auto const now = base::system_clock().steady_now();
+  std::set<std::string_view> running;
+  for (auto const& machine : machines) {
+    if (machine.state != "running") continue;
+    running.insert(machine.sandbox);
+    auto const [last, first_time] = sampled_at_.try_emplace(machine.sandbox, now);
+    if (!first_time && now - last->second < times_.sample_every) continue;
+    if (sampling_.contains(machine.sandbox) || work_.running() >= work_max) continue;
+    last->second = now;
+    sampling_.insert(machine.sandbox);
+    work_.spawn("sample", sample_one(machine.sandbox));
+  }
+  std::erase_if(sampled_at_, [&](auto const& one) { return !running.contains(one.first); });
+}
+
+store::asio::awaitable<void> NodeWatch::sample_one(std::string sandbox) {
+  auto const said = co_await link_.metrics(sandbox, in(sample_time));
+  sampling_.erase(sandbox);
+  if (said) samples_.add(sandbox, *said);
+}
+
+store::asio::awaitable<void> NodeWatch::close() {
+  work_.cancel();
+  co_await work_.join();
+}
+
+}  // namespace controller

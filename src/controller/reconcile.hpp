@@ -1,0 +1,69 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "store/sandboxes.hpp"
+#include "wire/worker.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+/// What to do when a worker's list and the rows disagree. Pure: the caller asks both sides and
+/// carries the plan out. Nothing is done on one look: a difference counts when two looks,
+/// `confirm_after` apart, agree. Each look must have an answer of the worker *and then* one of the
+/// database; without the database there is no look, hence nothing is ever killed while it cannot be
+/// asked.
+namespace controller {
+
+/// One look at one node.
+struct Look {
+  /// The worker's list; it was asked before the database.
+  std::vector<wire::WorkerSandbox> machines;
+  /// Live rows of this node, and live rows of other nodes for the ids in `machines`.
+  std::vector<store::SandboxRow> rows;
+};
+
+struct Plan {
+  struct Kill {
+    std::string sandbox;
+    std::uint64_t
+        epoch;  // the newest that somebody knows; a worker refuses an older one than its own
+    std::string why;
+    friend bool operator==(Kill const&, Kill const&) = default;
+  };
+
+  std::vector<Kill> kill;
+  /// Rows whose machine is not there.
+  std::vector<store::SandboxRow> vanished;
+  /// Rows that stay in `deleting`: their program died. Waited for five times as long, since a
+  /// delete may be at work and its operation's lease normally brings it here.
+  std::vector<store::SandboxRow> finish;
+};
+
+class Reconciler {
+ public:
+  Reconciler(std::string node, std::chrono::milliseconds confirm_after)
+      : node_(std::move(node)), confirm_after_(confirm_after) {}
+
+  Plan look(Look const& look, base::SteadyTime now);
+
+  /// The worker was not reachable or was started anew: what was seen before proves nothing.
+  void forget() { suspects_.clear(); }
+
+ private:
+  /// True once the same suspicion was there in every look for `age`.
+  bool confirmed(std::string const& suspicion, base::SteadyTime now, std::chrono::milliseconds age);
+
+  std::string node_;
+  std::chrono::milliseconds confirm_after_;
+
+  struct Suspect {
+    base::SteadyTime since;
+    std::uint64_t look;
+  };
+
+  std::map<std::string, Suspect> suspects_;
+  std::uint64_t looks_ = 0;
+};
+
+}  // namespace controller

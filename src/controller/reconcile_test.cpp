@@ -1,0 +1,154 @@
+#include "controller/reconcile.hpp"
+
+#include <gtest/gtest.h>
+
+namespace controller {
+namespace {
+
+using namespace std::chrono_literals;
+using domain::SandboxState;
+
+constexpr auto age = 4s;
+
+wire::WorkerSandbox machine(std::string sandbox,
+                            std::uint64_t epoch = 1,
+                            std::string state = "running") {
+  wire::WorkerSandbox one;
+  one.sandbox = std::move(sandbox);
+  one.epoch = epoch;
+  one.state = std::move(state);
+  return one;
+}
+
+store::SandboxRow row(std::string sandbox,
+                      SandboxState state = SandboxState::running,
+                      std::uint64_t epoch = 1,
+                      std::string node = "n") {
+  store::SandboxRow one;
+  one.public_id = std::move(sandbox);
+  one.state = state;
+  one.epoch = epoch;
+  one.node = std::move(node);
+  return one;
+}
+
+/// Looks at the same picture every second for that long and returns the last plan.
+Plan watched(Reconciler& reconciler,
+             Look const& look,
+             base::ManualClock& clock,
+             std::chrono::seconds duration) {
+  Plan plan = reconciler.look(look, clock.steady_now());
+  for (auto passed = 1s; passed <= duration; passed += 1s) {
+    clock.advance(1s);
+    plan = reconciler.look(look, clock.steady_now());
+  }
+  return plan;
+}
+
+struct Reconcile : testing::Test {
+  Reconciler reconciler{"n", age};
+  base::ManualClock clock;
+};
+
+TEST_F(Reconcile, AgreementNeedsNothing) {
+  Look const look{{machine("a")}, {row("a")}};
+  auto const plan = watched(reconciler, look, clock, 60s);
+  EXPECT_TRUE(plan.kill.empty() && plan.vanished.empty() && plan.finish.empty());
+}
+
+TEST_F(Reconcile, AMachineWithoutARowIsKilledOnlyAfterTwoLooks) {
+  Look const look{{machine("a", 3)}, {}};
+  EXPECT_TRUE(watched(reconciler, look, clock, 3s).kill.empty());
+  clock.advance(1s);
+  auto const plan = reconciler.look(look, clock.steady_now());
+  ASSERT_EQ(plan.kill.size(), 1U);
+  EXPECT_EQ(plan.kill[0], (Plan::Kill{"a", 3, "it has no row"}));
+}
+
+TEST_F(Reconcile, OneLookKillsNothingHoweverLateItComes) {
+  Look const look{{machine("a")}, {}};
+  clock.advance(1h);
+  EXPECT_TRUE(reconciler.look(look, clock.steady_now()).kill.empty());
+}
+
+TEST_F(Reconcile, AnInterruptedSuspicionStartsAnew) {
+  Look const without{{machine("a")}, {}};
+  Look const with{{machine("a")}, {row("a")}};
+  watched(reconciler, without, clock, 3s);
+  clock.advance(1s);
+  EXPECT_TRUE(reconciler.look(with, clock.steady_now()).kill.empty());
+  clock.advance(1s);
+  EXPECT_TRUE(watched(reconciler, without, clock, 3s).kill.empty());
+}
+
+TEST_F(Reconcile, WithoutTheDatabaseThereIsNoLookAndWhatWasSeenIsForgotten) {
+  Look const look{{machine("a")}, {}};
+  watched(reconciler, look, clock, 3s);
+  reconciler.forget();
+  clock.advance(1h);
+  EXPECT_TRUE(reconciler.look(look, clock.steady_now()).kill.empty());
+}
+
+TEST_F(Reconcile, AnOlderEpochIsKilledWithTheNewOne) {
+  // The row was moved to another node; the machine here is a former life.
+  Look const look{{machine("a", 1)}, {row("a", SandboxState::running, 2, "other")}};
+  auto const plan = watched(reconciler, look, clock, 4s);
+  ASSERT_EQ(plan.kill.size(), 1U);
+  EXPECT_EQ(plan.kill[0], (Plan::Kill{"a", 2, "its epoch is over"}));
+  EXPECT_TRUE(plan.vanished.empty()) << "the row belongs to the other node";
+}
+
+TEST_F(Reconcile, ANewerEpochThanTheRowsIsLeftAlone) {
+  Look const look{{machine("a", 2)}, {row("a", SandboxState::creating, 1)}};
+  auto const plan = watched(reconciler, look, clock, 60s);
+  EXPECT_TRUE(plan.kill.empty() && plan.vanished.empty());
+}
+
+TEST_F(Reconcile, AMachineThatIsEndingIsLeftToItsWorker) {
+  Look const look{{machine("a", 1, "ending")}, {}};
+  EXPECT_TRUE(watched(reconciler, look, clock, 60s).kill.empty());
+}
+
+TEST_F(Reconcile, ARowWhoseMachineIsGoneVanishes) {
+  for (auto const state : {SandboxState::running, SandboxState::paused, SandboxState::pausing}) {
+    Reconciler fresh("n", age);
+    Look const look{{}, {row("a", state)}};
+    EXPECT_TRUE(watched(fresh, look, clock, 3s).vanished.empty());
+    clock.advance(1s);
+    EXPECT_EQ(fresh.look(look, clock.steady_now()).vanished.size(), 1U) << domain::name_of(state);
+  }
+}
+
+TEST_F(Reconcile, RowsWithoutAMachineByRightAreLeftAlone) {
+  for (auto const state :
+       {SandboxState::creating, SandboxState::restoring, SandboxState::suspended}) {
+    Reconciler fresh("n", age);
+    Look const look{{}, {row("a", state)}};
+    auto const plan = watched(fresh, look, clock, 60s);
+    EXPECT_TRUE(plan.vanished.empty() && plan.finish.empty()) << domain::name_of(state);
+  }
+}
+
+TEST_F(Reconcile, ARowOfAnotherNodeIsNotJudgedHere) {
+  Look const look{{}, {row("a", SandboxState::running, 1, "other")}};
+  EXPECT_TRUE(watched(reconciler, look, clock, 60s).vanished.empty());
+}
+
+TEST_F(Reconcile, ADeleteThatHangsIsFinishedLater) {
+  Look const look{{machine("a")}, {row("a", SandboxState::deleting)}};
+  EXPECT_TRUE(watched(reconciler, look, clock, 19s).finish.empty());
+  clock.advance(1s);
+  auto const plan = reconciler.look(look, clock.steady_now());
+  EXPECT_EQ(plan.finish.size(), 1U);
+  EXPECT_TRUE(plan.kill.empty()) << "the delete itself ends the machine";
+}
+
+TEST_F(Reconcile, ANewLifeIsANewSuspicion) {
+  watched(reconciler, {{}, {row("a", SandboxState::running, 1)}}, clock, 3s);
+  clock.advance(1s);
+  EXPECT_TRUE(reconciler.look({{}, {row("a", SandboxState::running, 2)}}, clock.steady_now())
+                  .vanished.empty());
+}
+
+}  // namespace
+}  // namespace controller

@@ -1,0 +1,54 @@
+#include "controller/retention.hpp"
+
+#include "base/log.hpp"
+
+namespace controller {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto first_pause = 30s;  // a start has better things to do
+constexpr auto pause = 5min;
+constexpr auto database_time = 30s;
+
+void report(std::string_view what, base::Result<std::uint64_t> const& dropped) {
+  if (!dropped) {
+    base::log::warn("trim_failed", {{"what", what}, {"why", dropped.error().message()}});
+  } else if (*dropped > 0) {
+    base::log::info("trimmed", {{"what", what}, {"rows", *dropped}});
+  }
+}
+
+base::Deadline soon() {
+  return base::system_clock().in(database_time);
+}
+
+}  // namespace
+
+store::asio::awaitable<void> Retention::run() {
+  co_await async::sleep_for(first_pause);
+  while (true) {
+    co_await round();
+    co_await async::sleep_for(pause);
+  }
+}
+
+store::asio::awaitable<void> Retention::round() {
+  base::Result<std::uint64_t> dropped;
+  do {
+    dropped = co_await store_.sandboxes.trim_history(keep_.history, soon());
+    report("history", dropped);
+  } while (dropped && *dropped >= 1000);
+  dropped = co_await store_.operations.trim(keep_.operations, soon());
+  report("operations", dropped);
+  dropped = co_await store_.events.trim(keep_.events, soon());
+  report("events", dropped);
+  dropped = co_await store_.idempotency.trim(soon());
+  report("idempotency", dropped);
+  dropped = co_await store_.keys.trim_uses(keep_.key_uses, soon());
+  report("key_uses", dropped);
+  dropped = co_await store_.metrics.trim(keep_.metrics, soon());
+  report("metrics", dropped);
+}
+
+}  // namespace controller
