@@ -1,0 +1,83 @@
+#include "agent/agent.hpp"
+
+#if __has_include("agent/files.hpp") && __has_include("agent/filesystem.hpp")
+#include "agent/files.hpp"
+#include "agent/filesystem.hpp"
+#define SPACE_AGENT_HAS_FILES
+#endif
+
+namespace agent {
+namespace {
+
+Context context_of(Agent::Options const& options) {
+  Context out;
+  out.etc_dir = options.etc_dir;
+  out.owns_machine = options.owns_machine;
+  return out;
+}
+
+/// A guest has little memory: fewer connections than a host's services, and no head larger than a
+/// URL needs.
+http::Limits limits() {
+  http::Limits out;
+  out.connections_max = 1000;
+  return out;
+}
+
+}  // namespace
+
+#ifndef SPACE_AGENT_HAS_FILES
+/// Until /files and filesystem.Filesystem are there: both say so.
+class FilesystemService final : public RpcService {
+ public:
+  FilesystemService(asio::any_io_executor, Context&) {}
+
+  std::string_view name() const override { return "filesystem.Filesystem"; }
+
+  RpcKind kind_of(std::string_view) const override { return RpcKind::unknown; }
+};
+
+class FilesHandler final : public http::Handler {
+ public:
+  FilesHandler(asio::any_io_executor, Context&) {}
+
+  asio::awaitable<void> handle(http::Request&, http::ResponseWriter& response) override {
+    auto const sent = co_await response.send(json_error(501, "files are not served yet"));
+    static_cast<void>(sent);
+  }
+};
+#endif
+
+struct Agent::Files {
+  Files(asio::any_io_executor executor, Context& context)
+      : filesystem(executor, context), handler(executor, context) {}
+
+  FilesystemService filesystem;
+  FilesHandler handler;
+};
+
+Agent::Agent(asio::any_io_executor executor, Machine& machine, Options options)
+    : context_(context_of(options)),
+      reaper_(executor, options.orphans),
+      processes_(executor, context_, reaper_, std::move(options.processes)),
+      files_(std::make_unique<Files>(executor, context_)),
+      init_(context_, machine),
+      router_(std::make_unique<Router>(context_,
+                                       std::vector<RpcService*>{&processes_, &files_->filesystem},
+                                       files_->handler,
+                                       init_)),
+      server_(std::make_unique<http::Server>(executor, *router_, limits())),
+      tasks_(executor) {
+  tasks_.spawn("reaper", reaper_.run());
+}
+
+Agent::~Agent() = default;
+
+asio::awaitable<void> Agent::close() {
+  co_await server_->close(std::chrono::milliseconds(0));
+  co_await processes_.close();
+  tasks_.cancel();
+  co_await tasks_.join();
+}
+
+}  // namespace agent

@@ -1,0 +1,138 @@
+#include "agent/machine.hpp"
+
+#include "agent/small_files.hpp"
+#include "base/log.hpp"
+#include "os/fd.hpp"
+
+#include <linux/random.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace agent {
+namespace {
+
+/// A call takes this long anyway; a smaller difference is the transport's, and the clock is not set
+/// back by it.
+constexpr std::chrono::milliseconds clock_tolerance{50};
+
+void warn_errno(std::string_view event) {
+  base::log::warn(event, {{"what", std::strerror(errno)}});
+}
+
+void warn_failed(std::string_view event, base::Error const& error) {
+  base::log::warn(event, {{"what", error.message()}, {"where", error.detail()}});
+}
+
+void pause_ms(long ms) {
+  timespec const time{0, ms * 1'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+void GuestMachine::step_clock(base::WallTime time) {
+  auto const off = time - base::system_clock().wall_now();
+  if (off < clock_tolerance && off > -clock_tolerance) return;
+  auto const since = time.time_since_epoch();
+  auto const seconds = std::chrono::floor<std::chrono::seconds>(since);
+  auto const rest = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds);
+  timespec const now{seconds.count(), rest.count()};
+  if (::clock_settime(CLOCK_REALTIME, &now) != 0) warn_errno("clock_not_set");
+}
+
+void GuestMachine::credit_entropy(std::string_view bytes) {
+  constexpr std::size_t bytes_max = 1024;
+
+  struct {
+    int entropy_count;
+    int buf_size;
+    char buf[bytes_max];
+  } pool{};
+
+  auto const size = std::min(bytes.size(), bytes_max);
+  pool.entropy_count = static_cast<int>(size * 8);
+  pool.buf_size = static_cast<int>(size);
+  std::memcpy(pool.buf, bytes.data(), size);
+  os::Fd const random(::open("/dev/urandom", O_RDWR | O_CLOEXEC));
+  if (!random || ::ioctl(random.get(), RNDADDENTROPY, &pool) != 0)
+    return warn_errno("entropy_not_credited");
+  if (::ioctl(random.get(), RNDRESEEDCRNG) != 0) warn_errno("random_not_reseeded");
+  ::explicit_bzero(pool.buf, sizeof pool.buf);
+}
+
+std::string hosts_text(std::string_view old, std::string_view hostname) {
+  constexpr std::string_view mark = "# written by the sandbox's agent";
+  std::string out;
+  bool has_localhost = false;
+  while (!old.empty()) {
+    auto const line = old.substr(0, old.find('\n'));
+    old.remove_prefix(std::min(old.size(), line.size() + 1));
+    if (line.ends_with(mark)) continue;
+    has_localhost |=
+        line.starts_with("127.0.0.1") && line.find("localhost") != std::string_view::npos;
+    out.append(line).push_back('\n');
+  }
+  std::string ours;
+  if (!has_localhost) {
+    ours += fmt::format("127.0.0.1\tlocalhost {0}\n::1\tlocalhost ip6-localhost ip6-loopback {0}\n",
+                        mark);
+  }
+  if (!hostname.empty() && hostname != "localhost")
+    ours += fmt::format("127.0.1.1\t{} {}\n", hostname, mark);
+  return ours + out;
+}
+
+void GuestMachine::set_hostname(std::string const& hostname) {
+  if (::sethostname(hostname.data(), hostname.size()) != 0) return warn_errno("hostname_not_set");
+  auto const named = place_file("/etc", "hostname", hostname + "\n");
+  if (!named) warn_failed("hostname_not_written", named.error());
+  auto const old = read_small_file("/etc/hosts").value_or(std::string());
+  auto const placed = place_file("/etc", "hosts", hosts_text(old, hostname));
+  if (!placed) warn_failed("hosts_not_written", placed.error());
+}
+
+void GuestMachine::set_machine_id(std::string const& machine_id) {
+  auto const placed = place_file("/etc", "machine-id", machine_id + "\n");
+  if (!placed) warn_failed("machine_id_not_written", placed.error());
+}
+
+Protection protect_agent() {
+  Protection out;
+  out.oom_score = write_kernel_file("/proc/self/oom_score_adj", "-1000").has_value();
+  out.priority = ::setpriority(PRIO_PROCESS, 0, -10) == 0;
+  if (!out.oom_score || !out.priority) base::log::warn("agent_not_protected");
+  return out;
+}
+
+void power_off() {
+  ::kill(-1, SIGTERM);
+  // Two seconds for those who want to say goodbye; PID 1 gets every orphan, so "no child" is
+  // "nobody left".
+  for (int turn = 0; turn < 200; ++turn) {
+    auto const gone = ::waitpid(-1, nullptr, WNOHANG);
+    if (gone < 0 && errno == ECHILD) break;
+    if (gone == 0) pause_ms(10);
+  }
+  ::kill(-1, SIGKILL);
+  ::sync();
+  ::mount(nullptr, "/", nullptr, MS_REMOUNT | MS_RDONLY, nullptr);
+  ::reboot(RB_POWER_OFF);
+  // No power to switch off: stop in a way that every machine monitor notices.
+  ::reboot(RB_AUTOBOOT);
+  for (;;)
+    ::pause();
+}
+
+}  // namespace agent

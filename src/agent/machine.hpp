@@ -1,0 +1,66 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace agent {
+
+/// What POST /init changes outside this process. Nothing here is fatal: a machine with an odd file
+/// system still serves, and the log says what was left out.
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  virtual void step_clock(base::WallTime time) = 0;
+  /// Credits the bytes to the kernel's pool and makes it reseed at once: clones of one snapshot
+  /// must not draw the same numbers.
+  virtual void credit_entropy(std::string_view bytes) = 0;
+  virtual void set_hostname(std::string const& hostname) = 0;
+  virtual void set_machine_id(std::string const& machine_id) = 0;
+};
+
+/// The machine whose PID 1 we are.
+class GuestMachine final : public Machine {
+ public:
+  void step_clock(base::WallTime time) override;
+  void credit_entropy(std::string_view bytes) override;
+  void set_hostname(std::string const& hostname) override;
+  void set_machine_id(std::string const& machine_id) override;
+};
+
+/// A process on somebody else's machine (tests): touches nothing.
+class NoMachine final : public Machine {
+ public:
+  void step_clock(base::WallTime) override {}
+
+  void credit_entropy(std::string_view) override {}
+
+  void set_hostname(std::string const&) override {}
+
+  void set_machine_id(std::string const&) override {}
+};
+
+/// PID 1, from the kernel's hand-over in the initramfs to a machine that can run commands: kernel
+/// file systems, modules, the disk as root, devices, network, /etc. Fails only when there is no
+/// root file system; whatever else does not work is logged and left.
+base::Result<void> boot_machine();
+
+/// Makes this process the last one that the kernel takes when memory or time run short. True for
+/// what the kernel granted: children have to undo exactly that.
+struct Protection {
+  bool oom_score = false;
+  bool priority = false;
+};
+
+Protection protect_agent();
+
+/// Ends the machine: asks every process to stop, waits a little, kills the rest, writes everything
+/// to disk and switches off. Does not return.
+[[noreturn]] void power_off();
+
+/// The text of /etc/hosts for a machine of that name: `old` with our own lines renewed.
+std::string hosts_text(std::string_view old, std::string_view hostname);
+
+}  // namespace agent
