@@ -71,6 +71,11 @@ asio::awaitable<void> Descriptor::wait_readable() {
   co_await impl_->stream.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
 }
 
+asio::awaitable<void> Descriptor::wait_writable() {
+  co_await impl_->stream.async_wait(asio::posix::stream_descriptor::wait_write,
+                                    asio::use_awaitable);
+}
+
 void Descriptor::close() noexcept {
   boost::system::error_code ignored;
   impl_->stream.close(ignored);  // NOLINT(bugprone-unused-return-value)

@@ -23,6 +23,8 @@ class Descriptor {
   async::Task<void> write_all(std::string text);
   /// For a pidfd: its process has ended.
   boost::asio::awaitable<void> wait_readable();
+  /// For a socket whose connect() is under way: it has ended, well or not.
+  boost::asio::awaitable<void> wait_writable();
   /// Pending operations end with an error. Idempotent.
   void close() noexcept;
 

@@ -30,6 +30,9 @@ class QemuVmm final : public Vmm {
 
   async::Task<void> pause(base::Deadline deadline) override;
   async::Task<void> resume(base::Deadline deadline) override;
+
+  bool stalled() const noexcept override { return stalled_; }
+
   asio::awaitable<void> wait_gone() override;
   async::Task<Exit> kill() override;
 
@@ -53,6 +56,7 @@ class QemuVmm final : public Vmm {
   qmp::Client control_;
   std::optional<std::string> shutdown_reason_;
   bool panicked_ = false;
+  bool stalled_ = false;
   bool gone_ = false;
   int readers_ = 0;  // that have not seen their end yet
   bool asked_ = false;
@@ -106,6 +110,13 @@ base::Result<std::unique_ptr<Vmm>> QemuVmm::take(asio::any_io_executor executor,
 
 void QemuVmm::on_event(qmp::Event const& event) {
   if (event.name == "GUEST_PANICKED") panicked_ = true;
+  // It says "stop" with an error that stopped the machine (werror=stop), "report" with one the
+  // guest was told of.
+  if (event.name == "BLOCK_IO_ERROR") {
+    auto const* action = event.data.if_contains("action");
+    stalled_ = stalled_ || (action && action->is_string() && action->as_string() == "stop");
+  }
+  if (event.name == "RESUME") stalled_ = false;
   if (event.name != "SHUTDOWN" || shutdown_reason_) return;
   auto const* reason = event.data.if_contains("reason");
   auto const* text = reason ? reason->if_string() : nullptr;

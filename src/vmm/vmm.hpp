@@ -64,6 +64,9 @@ class Vmm {
   /// refused).
   virtual async::Task<void> pause(base::Deadline deadline) = 0;
   virtual async::Task<void> resume(base::Deadline deadline) = 0;
+  /// The VMM stopped the vCPUs because the disk's image could not be written (a full pool).
+  /// resume() tries again.
+  virtual bool stalled() const noexcept = 0;
   /// Waits until the process is gone, whoever ended it.
   virtual asio::awaitable<void> wait_gone() = 0;
   /// Ends the process if it still lives, releases it at the launcher, and says why it ended. Once

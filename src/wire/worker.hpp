@@ -94,10 +94,11 @@ struct NodeReport {
   std::uint32_t slots_total = 0;
   std::uint32_t slots_used = 0;
   std::vector<std::string> builds;  // template builds whose images are here
+  std::string disk_clone;        // reflink, or copy where the pool's file system cannot share blocks (slow)
 };
 BOOST_DESCRIBE_STRUCT(NodeReport, (),
                       (name, driver, accelerator, accelerator_proof, boundary, unlimited, memory_mib_total, memory_mib_used,
-                       vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds))
+                       vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds, disk_clone))
 
 /// dial.sock: a stream socket; each request is one JSON line, answered in order by one JSON line. With
 /// `ok` true exactly one descriptor comes along (SCM_RIGHTS): a TCP socket whose connect() to the guest's

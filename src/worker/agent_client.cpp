@@ -1,0 +1,90 @@
+#include "worker/agent_client.hpp"
+
+#include "http/client.hpp"
+#include "worker/agent_replies.hpp"
+
+namespace worker {
+namespace {
+
+async::Task<http::Response> call(http::Connection* connection,
+                                 http::RequestHead head,
+                                 std::string body) {
+  auto exchange = co_await connection->start(std::move(head), std::move(body));
+  if (!exchange)
+    co_return base::fail(base::Code::unavailable,
+                         "the guest's agent cut the connection",
+                         exchange.error().message());
+  http::Response response{(*exchange)->head.status, (*exchange)->head.headers, {}};
+  auto text = co_await (*exchange)->body().read_all(reply_bytes_max);
+  if (!text && text.error().code() == base::Code::too_large) {
+    co_return base::fail(base::Code::internal, "the guest's agent answered at too great length");
+  }
+  if (!text)
+    co_return base::fail(
+        base::Code::unavailable, "the guest's agent cut its answer short", text.error().message());
+  response.body = std::move(*text);
+  co_return response;
+}
+
+async::Task<void> init_again(net::Stream stream, std::string body, std::string nonce) {
+  http::Connection connection(std::move(stream));
+  http::RequestHead head{
+      "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
+  auto const reply = co_await call(&connection, std::move(head), std::move(body));
+  if (!reply) co_return std::unexpected(reply.error());
+  co_return judge_init_reply(reply->status, reply->headers, reply->body, nonce);
+}
+
+async::Task<void> health_then_init(net::Stream stream,
+                                   wire::AgentInit init,
+                                   std::function<void()> on_answer) {
+  http::Connection connection(std::move(stream));
+  auto const health = co_await call(&connection, {"GET", "/health", {{"Host", "sandbox"}}}, {});
+  if (!health) co_return std::unexpected(health.error());
+  if (health->status != 204 && health->status != 200) {
+    co_return base::fail(
+        base::Code::internal,
+        fmt::format("the guest's agent is not healthy: status {}", health->status));
+  }
+  if (on_answer) on_answer();
+  http::RequestHead head{
+      "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
+  auto const reply = co_await call(&connection, std::move(head), wire::encode_text(init));
+  if (!reply) co_return std::unexpected(reply.error());
+  co_return judge_init_reply(reply->status, reply->headers, reply->body, init.nonce);
+}
+
+async::Task<std::string> get_metrics(net::Stream stream, std::string init_key) {
+  http::Connection connection(std::move(stream));
+  http::RequestHead head{
+      "GET", "/metrics", {{"Host", "sandbox"}, {"X-Space-Init-Key", std::move(init_key)}}};
+  auto const reply = co_await call(&connection, std::move(head), {});
+  if (!reply) co_return std::unexpected(reply.error());
+  co_return judge_metrics_reply(reply->status, reply->body);
+}
+
+}  // namespace
+
+async::Task<void> initialise_agent(net::Stream connection,
+                                   wire::AgentInit init,
+                                   base::Deadline deadline,
+                                   std::function<void()> on_answer) {
+  return async::with_deadline(
+      deadline, health_then_init(std::move(connection), std::move(init), std::move(on_answer)));
+}
+
+async::Task<void> update_agent(net::Stream connection,
+                               boost::json::object changes,
+                               std::string nonce,
+                               base::Deadline deadline) {
+  return async::with_deadline(
+      deadline, init_again(std::move(connection), wire::to_text(changes), std::move(nonce)));
+}
+
+async::Task<std::string> agent_metrics(net::Stream connection,
+                                       std::string init_key,
+                                       base::Deadline deadline) {
+  return async::with_deadline(deadline, get_metrics(std::move(connection), std::move(init_key)));
+}
+
+}  // namespace worker

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "async/task.hpp"
+#include "base/secret.hpp"
+#include "net/byte_stream.hpp"
+#include "wire/agent.hpp"
+
+#include <functional>
+#include <string>
+
+#include <boost/json/object.hpp>
+
+/// Calls to one guest's agent over a connection that was made into its slot. Bounded in time and
+/// size.
+namespace worker {
+
+/// GET /health on a fresh connection, then POST /init on the same. Errors: unavailable (no agent
+/// there yet, or cut off: try again), internal (it answered wrongly), deadline_exceeded.
+async::Task<void> initialise_agent(net::Stream connection,
+                                   wire::AgentInit init,
+                                   base::Deadline deadline,
+                                   std::function<void()> on_answer);
+
+/// POST /init of a running guest's agent: `changes` brings the init key and the same `nonce`.
+async::Task<void> update_agent(net::Stream connection,
+                               boost::json::object changes,
+                               std::string nonce,
+                               base::Deadline deadline);
+
+/// GET /metrics with what opens it: the init key.
+async::Task<std::string> agent_metrics(net::Stream connection,
+                                       std::string init_key,
+                                       base::Deadline deadline);
+
+}  // namespace worker

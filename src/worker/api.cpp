@@ -1,0 +1,173 @@
+#include "worker/api.hpp"
+
+#include "base/log.hpp"
+
+#include <charconv>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <pwd.h>
+#include <unistd.h>
+
+namespace worker {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+
+namespace {
+
+constexpr std::size_t body_bytes_max = 1 << 20;
+constexpr std::size_t console_bytes = 64 * 1024;
+
+http::Response json_response(int status, std::string body) {
+  return {status, {{"Content-Type", "application/json"}}, std::move(body)};
+}
+
+http::Response failure(base::Error const& error) {
+  auto const code = base::name_of(error.code());
+  if (!error.detail().empty())
+    base::log::warn("request_failed",
+                    {{"code", code}, {"what", error.message()}, {"detail", error.detail()}});
+  return json_response(base::http_status_of(error.code()),
+                       wire::to_text(json::object{{"code", code}, {"message", error.message()}}));
+}
+
+template <class T> http::Response respond(base::Result<T> const& result) {
+  return result ? json_response(200, wire::encode_text(*result)) : failure(result.error());
+}
+
+base::Result<std::uint64_t> epoch_of(std::string_view query) {
+  auto const fields = http::parse_query(query);
+  if (!fields) return std::unexpected(fields.error());
+  for (auto const& [name, value] : *fields) {
+    if (name != "epoch") continue;
+    std::uint64_t epoch = 0;
+    auto const [end, problem] = std::from_chars(value.data(), value.data() + value.size(), epoch);
+    if (problem == std::errc() && end == value.data() + value.size() && epoch > 0) return epoch;
+  }
+  return base::fail(base::Code::invalid_argument,
+                    "epoch: a number of at least 1 is required in the query");
+}
+
+std::unexpected<base::Error> no_such_route() {
+  return base::fail(base::Code::not_found, "a worker has no such route");
+}
+
+}  // namespace
+
+std::set<unsigned> allowed_users(wire::Config const& config) {
+  std::set<unsigned> allowed{0, ::geteuid()};
+  for (auto const& name : {config.api_user, config.controller_user, config.proxy_user}) {
+    if (auto const* user = ::getpwnam(name.c_str()))
+      allowed.insert(user->pw_uid);  // NOLINT(concurrency-mt-unsafe): at start
+  }
+  return allowed;
+}
+
+asio::awaitable<void> Api::handle(http::Request& request, http::ResponseWriter& response) {
+  auto const peer = net::peer_user(request.connection);
+  base::Result<void> sent;
+  if (!peer || !allowed_.contains(peer->uid)) {
+    base::log::warn("stranger_refused", {{"uid", peer ? std::to_string(peer->uid) : "unknown"}});
+    sent = co_await response.send(
+        failure({base::Code::denied, "this user may not talk to the worker"}));
+  } else if (request.head.method == "GET" && request.head.path() == "/ended") {
+    sent = co_await stream_ended(&response);
+  } else {
+    auto answered = co_await answer(&request);
+    sent = co_await response.send(answered ? std::move(*answered) : failure(answered.error()));
+  }
+  static_cast<void>(sent);  // the caller left; what it asked for goes on
+}
+
+async::Task<http::Response> Api::answer(http::Request* request) {
+  std::string const path(request->head.path());
+  auto const& method = request->head.method;
+  if (path == "/node" && method == "GET")
+    co_return json_response(200, wire::encode_text(worker_.report()));
+  if (path == "/sandboxes" && method == "POST") co_return co_await start(request);
+  if (path == "/sandboxes" && method == "GET") {
+    co_return json_response(
+        200, wire::to_text(json::object{{"sandboxes", wire::encode(worker_.list())}}));
+  }
+  constexpr std::string_view prefix = "/sandboxes/";
+  if (!path.starts_with(prefix)) co_return no_such_route();
+  auto const rest = path.substr(prefix.size());
+  auto const cut = rest.find('/');
+  co_return co_await answer_sandbox(
+      request, rest.substr(0, cut), cut == std::string::npos ? "" : rest.substr(cut + 1));
+}
+
+async::Task<http::Response> Api::answer_sandbox(http::Request* request,
+                                                std::string id,
+                                                std::string what) {
+  auto const& method = request->head.method;
+  if (what.empty() && method == "DELETE") co_return co_await end(request, std::move(id));
+  if (what == "token" && method == "PUT") co_return co_await set_token(request, std::move(id));
+  if (method != "GET") co_return no_such_route();
+  auto const sandbox = worker_.find(id);
+  if (!sandbox) co_return base::fail(base::Code::not_found, "this sandbox is not on this worker");
+  if (what.empty()) co_return json_response(200, wire::encode_text(sandbox->describe()));
+  if (what == "console")
+    co_return http::Response{
+        200, {{"Content-Type", "text/plain"}}, sandbox->console(console_bytes)};
+  if (what != "metrics") co_return no_such_route();
+  auto metrics = co_await sandbox->metrics();
+  if (!metrics) co_return std::unexpected(std::move(metrics.error()));
+  co_return json_response(200, std::move(*metrics));
+}
+
+async::Task<http::Response> Api::start(http::Request* request) {
+  auto const body = co_await request->body.read_all(body_bytes_max);
+  if (!body) co_return std::unexpected(body.error());
+  auto wanted = wire::decode_text<wire::StartSandbox>(*body);
+  if (!wanted) co_return std::unexpected(std::move(wanted.error()));
+  auto const started = co_await worker_.start(std::move(*wanted));
+  co_return respond(started);
+}
+
+async::Task<http::Response> Api::end(http::Request* request, std::string id) {
+  auto const epoch = epoch_of(request->head.query());
+  if (!epoch) co_return std::unexpected(epoch.error());
+  auto const ended = co_await worker_.end(std::move(id), *epoch);
+  co_return respond(ended);
+}
+
+async::Task<http::Response> Api::set_token(http::Request* request, std::string id) {
+  auto const body = co_await request->body.read_all(body_bytes_max);
+  if (!body) co_return std::unexpected(body.error());
+  auto const wanted = wire::decode_text<wire::SetToken>(*body);
+  if (!wanted) co_return std::unexpected(wanted.error());
+  if (wanted->access_token.size() > 512)
+    co_return base::fail(base::Code::invalid_argument, "access_token: at most 512 bytes");
+  auto const sandbox = worker_.find(id);
+  if (!sandbox) co_return base::fail(base::Code::not_found, "this sandbox is not on this worker");
+  if (sandbox->epoch() != wanted->epoch)
+    co_return base::fail(base::Code::conflict, "this is another life of the sandbox");
+  auto const set = co_await sandbox->set_token(wanted->access_token);
+  if (!set) co_return std::unexpected(set.error());
+  co_return http::Response{204, {}, {}};
+}
+
+async::Task<void> Api::stream_ended(http::ResponseWriter* response) {
+  auto begun = co_await response->begin({200, {{"Content-Type", "application/x-ndjson"}}});
+  if (!begun) co_return begun;
+  std::uint64_t seen = 0;
+  for (;;) {
+    for (auto const& end : worker_.host().ended.after(seen, 100)) {
+      auto const written = co_await response->write(wire::encode_text(to_wire(end.entry)) + "\n");
+      if (!written) co_return written;
+      seen = end.number;
+    }
+    if (!worker_.host().ended.after(seen, 1).empty()) continue;
+    auto const more = co_await async::run_until(base::system_clock().in(std::chrono::seconds(5)),
+                                                worker_.host().ended.wait());
+    if (more == async::Ended::cancelled)
+      co_return base::fail(base::Code::cancelled, "the worker stops");
+    if (more == async::Ended::finished) continue;
+    auto const alive = co_await response->write("\n");
+    if (!alive) co_return alive;
+  }
+}
+
+}  // namespace worker

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "http/server.hpp"
+#include "worker/worker.hpp"
+
+#include <set>
+
+namespace worker {
+
+/// Users whose programs may call a worker: root, ourselves, and the roles of the configuration that
+/// exist here.
+std::set<unsigned> allowed_users(wire::Config const& config);
+
+/// worker.sock: src/wire/worker.hpp over HTTP. Checks the user at the other end of every
+/// connection.
+class Api final : public http::Handler {
+ public:
+  Api(Worker& worker, std::set<unsigned> allowed) : worker_(worker), allowed_(std::move(allowed)) {}
+
+  boost::asio::awaitable<void> handle(http::Request& request,
+                                      http::ResponseWriter& response) override;
+
+ private:
+  async::Task<http::Response> answer(http::Request* request);
+  async::Task<http::Response> answer_sandbox(http::Request* request,
+                                             std::string id,
+                                             std::string what);
+  async::Task<http::Response> start(http::Request* request);
+  async::Task<http::Response> end(http::Request* request, std::string id);
+  async::Task<http::Response> set_token(http::Request* request, std::string id);
+  async::Task<void> stream_ended(http::ResponseWriter* response);
+
+  Worker& worker_;
+  std::set<unsigned> allowed_;
+};
+
+}  // namespace worker

@@ -1,0 +1,205 @@
+#include "worker/disk.hpp"
+
+#include "base/id.hpp"
+
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <optional>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace worker {
+namespace {
+
+constexpr std::uint64_t mib = 1 << 20;
+
+std::vector<std::string> names_in(std::string const& path) {
+  std::vector<std::string> names;
+  DIR* const dir = ::opendir(path.c_str());
+  if (!dir) return names;
+  while (auto const* item =
+             ::readdir(dir)) {  // NOLINT(concurrency-mt-unsafe): each DIR has one reader
+    if (item->d_name[0] != '.') names.emplace_back(item->d_name);
+  }
+  ::closedir(dir);
+  return names;
+}
+
+base::Result<void> copy_range(os::Fd const& from, os::Fd const& to, off_t at, off_t end) {
+  while (at < end) {
+    loff_t in = at;
+    loff_t out = at;
+    auto const done =
+        ::copy_file_range(from.get(), &in, to.get(), &out, static_cast<std::size_t>(end - at), 0);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return base::fail_errno("copy the template's image");
+    if (done == 0) return base::fail(base::Code::internal, "the template's image ended early");
+    at += done;
+  }
+  return {};
+}
+
+/// Only what is written in the image; holes stay holes.
+base::Result<void> copy_sparse(os::Fd const& from, os::Fd const& to, off_t size) {
+  if (::ftruncate(to.get(), size) != 0) return base::fail_errno("size the disk");
+  for (off_t at = 0; at < size;) {
+    auto const data = ::lseek(from.get(), at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return {};
+    if (data < 0) return base::fail_errno("read the template's image");
+    auto const hole = ::lseek(from.get(), data, SEEK_HOLE);
+    if (hole < 0) return base::fail_errno("read the template's image");
+    if (auto copied = copy_range(from, to, data, hole); !copied) return copied;
+    at = hole;
+  }
+  return {};
+}
+
+base::Result<os::Fd> create(std::string const& path) {
+  os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return base::fail_errno("make the disk's file", path);
+  return file;
+}
+
+/// Really clones one block: what a file system's name promises is not what it does.
+base::Result<CloneMethod> probe(std::string const& dir) {
+  auto const from_path = dir + "/.probe-from";
+  auto const to_path = dir + "/.probe-to";
+  ::unlink(from_path.c_str());
+  ::unlink(to_path.c_str());
+  auto const from = create(from_path);
+  if (!from) return std::unexpected(from.error());
+  auto const to = create(to_path);
+  ::unlink(from_path.c_str());
+  if (!to) return std::unexpected(to.error());
+  ::unlink(to_path.c_str());
+  std::string const block(64 * 1024, 'x');
+  if (::write(from->get(), block.data(), block.size()) != static_cast<ssize_t>(block.size())) {
+    return base::fail_errno("write into the pool", dir);
+  }
+  return ::ioctl(to->get(), FICLONE, from->get()) == 0 ? CloneMethod::reflink : CloneMethod::copy;
+}
+
+}  // namespace
+
+std::string_view name_of(CloneMethod method) noexcept {
+  return method == CloneMethod::reflink ? "reflink" : "copy";
+}
+
+bool is_build_name(std::string_view name) noexcept {
+  auto const plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !name.empty() && name.size() <= 128 && name[0] != '.' && std::ranges::all_of(name, plain);
+}
+
+base::Result<CloneMethod> DiskPool::open() {
+  auto const dir = dir_ + "/sandboxes";
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
+    return base::fail_errno("make the pool's directory", dir);
+  auto method = probe(dir);
+  if (method) method_ = *method;
+  return method;
+}
+
+base::Result<os::Fd> DiskPool::clone(std::string const& build,
+                                     std::string const& sandbox,
+                                     std::uint32_t disk_mib) const {
+  if (!is_build_name(build))
+    return base::fail(base::Code::invalid_argument, "build: not the name of a template build");
+  auto const image_path = fmt::format("{}/templates/{}/disk.img", dir_, build);
+  os::Fd const image(::open(image_path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!image && errno == ENOENT) {
+    return base::fail(base::Code::not_found,
+                      fmt::format("the template build {} is not on this host", build));
+  }
+  struct stat about{};
+  if (!image || ::fstat(image.get(), &about) != 0)
+    return base::fail_errno("open the template's image", image_path);
+  auto const wanted = static_cast<off_t>(disk_mib * mib);
+  if (wanted < about.st_size) {
+    auto const least = (static_cast<std::uint64_t>(about.st_size) + mib - 1) / mib;
+    return base::fail(base::Code::invalid_argument,
+                      fmt::format("disk_mib: this template needs at least {} MiB", least));
+  }
+  auto const dir = fmt::format("{}/sandboxes/{}", dir_, sandbox);
+  if (::mkdir(dir.c_str(), 0700) != 0)
+    return base::fail_errno("make the sandbox's disk directory", dir);
+  auto disk = create(dir + "/disk.img");
+  base::Result<void> filled;
+  if (disk && method_ == CloneMethod::reflink) {
+    if (::ioctl(disk->get(), FICLONE, image.get()) != 0)
+      filled = base::fail_errno("clone the template's image", image_path);
+  } else if (disk) {
+    filled = copy_sparse(image, *disk, about.st_size);
+  }
+  if (disk && filled && ::ftruncate(disk->get(), wanted) != 0)
+    filled = base::fail_errno("size the disk");
+  if (disk && filled) return disk;
+  auto failed = disk ? std::move(filled.error()) : std::move(disk.error());
+  auto const undone = remove(sandbox);
+  if (!undone)
+    return base::fail(failed.code(),
+                      failed.message(),
+                      failed.detail() + "; and to undo it: " + undone.error().message());
+  return std::unexpected(std::move(failed));
+}
+
+base::Result<void> DiskPool::remove(std::string const& sandbox) const {
+  if (!base::SandboxId::parse(sandbox))
+    return base::fail(base::Code::invalid_argument, "not a sandbox's id");
+  auto const dir = fmt::format("{}/sandboxes/{}", dir_, sandbox);
+  if (::unlink((dir + "/disk.img").c_str()) != 0 && errno != ENOENT)
+    return base::fail_errno("remove the disk", dir);
+  if (::rmdir(dir.c_str()) != 0 && errno != ENOENT)
+    return base::fail_errno("remove the disk's directory", dir);
+  return {};
+}
+
+std::uint32_t DiskPool::image_mib(std::string const& build) const {
+  struct stat about{};
+  if (!is_build_name(build) ||
+      ::stat(fmt::format("{}/templates/{}/disk.img", dir_, build).c_str(), &about) != 0)
+    return 0;
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(about.st_size) + mib - 1) / mib);
+}
+
+std::vector<std::string> DiskPool::sandboxes() const {
+  return names_in(dir_ + "/sandboxes");
+}
+
+std::vector<std::string> DiskPool::builds() const {
+  auto names = names_in(dir_ + "/templates");
+  std::erase_if(names, [&](std::string const& name) {
+    struct stat about{};
+    return !is_build_name(name) ||
+           ::stat(fmt::format("{}/templates/{}/disk.img", dir_, name).c_str(), &about) != 0;
+  });
+  std::ranges::sort(names);
+  return names;
+}
+
+base::Result<PoolSpace> DiskPool::space() const {
+  struct statvfs about{};
+  if (::statvfs(dir_.c_str(), &about) != 0) return base::fail_errno("measure the pool", dir_);
+  std::uint64_t templates = 0;
+  for (auto const& build : builds()) {
+    struct stat image{};
+    if (::stat(fmt::format("{}/templates/{}/disk.img", dir_, build).c_str(), &image) == 0) {
+      templates += static_cast<std::uint64_t>(image.st_blocks) * 512;
+    }
+  }
+  auto const total = about.f_blocks * about.f_frsize;
+  // A twentieth for the file system's own metadata: it grows with every clone.
+  auto const kept = templates + total / 20;
+  return PoolSpace{total > kept ? (total - kept) / mib : 0,
+                   (total - about.f_bfree * about.f_frsize) / mib};
+}
+
+}  // namespace worker

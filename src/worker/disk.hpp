@@ -1,0 +1,60 @@
+#pragma once
+
+#include "base/result.hpp"
+#include "os/fd.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace worker {
+
+/// How a sandbox's disk comes from its template's image.
+enum class CloneMethod : std::uint8_t {
+  reflink,  // shares blocks until they are written: about 1 ms
+  copy,     // the pool's file system cannot share: seconds, and the space is used at once
+};
+
+std::string_view name_of(CloneMethod method) noexcept;
+
+struct PoolSpace {
+  std::uint64_t total_mib =
+      0;  // for sandboxes: without the templates' images and the file system's own reserve
+  std::uint64_t used_mib = 0;  // really written, of all kinds
+};
+
+/// The disks below one pool: `templates/<build>/disk.img` (read here, made by others) and
+/// `sandboxes/<id>/disk.img`, each in a directory of its own (0700). Blocking; copyable.
+///
+/// A sandbox's disk is not synced: it dies with its machine, and with the host's power.
+class DiskPool {
+ public:
+  explicit DiskPool(std::string dir) : dir_(std::move(dir)) {}
+
+  /// Makes `sandboxes/` and finds out by doing whether this file system shares blocks.
+  base::Result<CloneMethod> open();
+
+  /// The template's image as this sandbox's own disk, grown to `disk_mib`. All or nothing.
+  /// Errors: not_found (no such build here), invalid_argument (`disk_mib` is less than the image),
+  /// exhausted.
+  base::Result<os::Fd> clone(std::string const& build,
+                             std::string const& sandbox,
+                             std::uint32_t disk_mib) const;
+  /// Gone when this succeeds; absent is fine.
+  base::Result<void> remove(std::string const& sandbox) const;
+
+  /// Size of a build's image, 0 when it is not here.
+  std::uint32_t image_mib(std::string const& build) const;
+  std::vector<std::string> sandboxes() const;
+  std::vector<std::string> builds() const;
+  base::Result<PoolSpace> space() const;
+
+ private:
+  std::string dir_;
+  CloneMethod method_ = CloneMethod::copy;
+};
+
+/// A template build's name, safe as one path segment.
+bool is_build_name(std::string_view name) noexcept;
+
+}  // namespace worker

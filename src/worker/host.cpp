@@ -1,0 +1,81 @@
+#include "worker/host.hpp"
+
+#include <fstream>
+#include <sstream>
+
+#include <unistd.h>
+
+namespace worker {
+namespace {
+
+std::uint64_t host_memory_mib() {
+  auto const pages = ::sysconf(_SC_PHYS_PAGES);
+  auto const page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0
+             ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) >> 20U
+             : 0;
+}
+
+std::uint64_t cores() {
+  return static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+Amounts totals(wire::Config const& config) {
+  return {.memory_mib = config.memory_mib_max ? config.memory_mib_max : host_memory_mib() / 4 * 3,
+          .vcpus = config.vcpus_max ? config.vcpus_max : cores() * 16,
+          .disk_mib = 0,  // measured when the pool is opened
+          .slots = config.slots_max};
+}
+
+std::string worker_dir(wire::Config const& config) {
+  return config.data_dir + "/worker";
+}
+
+}  // namespace
+
+Host::Host(boost::asio::any_io_executor on, wire::Config from)
+    : config(std::move(from)),
+      executor(on),
+      hostd(config.hostd_socket()),
+      launcher(hostd),
+      driver(on, launcher),
+      journal(worker_dir(config) + "/sandboxes"),
+      disks(config.pool()),
+      slots(on, hostd, config.slots_max, 4),
+      dialer(hostd),
+      boots(on, cores()),
+      ended(on),
+      capacity(totals(config)),
+      accelerator(worker_dir(config) + "/accelerator.json", config.guest()) {}
+
+std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept {
+  return accelerator == vmm::Accelerator::kvm ? 32 : 128;
+}
+
+std::uint64_t resident_bytes_of(std::int32_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/statm", pid));
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  file >> size >> resident;
+  return file ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+std::chrono::milliseconds cpu_time_of(std::int32_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The name in parentheses may hold anything; the fields are counted from behind it.
+  auto const after = line.rfind(')');
+  if (after == std::string::npos) return {};
+  std::istringstream fields(line.substr(after + 1));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field)
+    fields >> skipped;
+  std::uint64_t user = 0;
+  std::uint64_t system = 0;
+  fields >> user >> system;
+  auto const ticks = static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_CLK_TCK)));
+  return std::chrono::milliseconds(fields ? (user + system) * 1000 / ticks : 0);
+}
+
+}  // namespace worker

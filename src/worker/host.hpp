@@ -1,0 +1,61 @@
+#pragma once
+
+#include "hostd/client.hpp"
+#include "vmm/qemu.hpp"
+#include "wire/config.hpp"
+#include "worker/accelerator.hpp"
+#include "worker/capacity.hpp"
+#include "worker/dialer.hpp"
+#include "worker/disk.hpp"
+#include "worker/ended_log.hpp"
+#include "worker/gate.hpp"
+#include "worker/hostd_launcher.hpp"
+#include "worker/journal.hpp"
+#include "worker/slot_pool.hpp"
+
+namespace worker {
+
+/// How long a boot may take. Counted in progress, not in time: a busy host makes every boot slow,
+/// and none of them dead.
+struct BootLimits {
+  std::chrono::milliseconds cpu{
+      60'000};  // processor time the VMM may burn before its agent answers
+  std::chrono::milliseconds stall{45'000};  // without using the processor at all
+  std::chrono::milliseconds all{600'000};   // whatever it does
+};
+
+/// What every sandbox of this host shares. Owned by the Worker, outlives its sandboxes. One thread.
+struct Host {
+  Host(boost::asio::any_io_executor on, wire::Config from);
+
+  wire::Config config;
+  boost::asio::any_io_executor executor;
+  hostd::Client hostd;
+  HostdLauncher launcher;
+  vmm::QemuDriver driver;
+  Journal journal;
+  DiskPool disks;
+  SlotPool slots;
+  Dialer dialer;
+  Gate boots;
+  EndedLog ended;
+  Capacity capacity;
+  AcceleratorChoice accelerator;
+  CloneMethod clone_method = CloneMethod::copy;
+  std::uint64_t tsc_khz = 0;
+  std::uint32_t hostd_features = 0;
+  BootLimits boot_limits;
+  std::chrono::milliseconds health_interval{15'000};
+  std::chrono::milliseconds health_repeat{
+      1'000};  // between refusals, of which three in a row are an agent's loss
+};
+
+/// Memory that a VMM needs beside its guest's, in MiB. Measured (src/worker/README.md), with the
+/// translation cache of the emulator full.
+std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept;
+
+/// Of a process: resident memory in bytes, and used processor time. 0 when it is gone.
+std::uint64_t resident_bytes_of(std::int32_t pid);
+std::chrono::milliseconds cpu_time_of(std::int32_t pid);
+
+}  // namespace worker

@@ -1,0 +1,98 @@
+#pragma once
+
+#include "wire/codec.hpp"
+#include "wire/worker.hpp"
+
+#include <string>
+#include <vector>
+
+namespace worker {
+
+/// One sandbox as this worker will need it after its own death: a file, `<dir>/<sandbox>.json`
+/// (0600), written before the effects that it announces. The phase says what must be done with it
+/// at the next start:
+///   starting  half-made: undo it          running  adopt it, or say why it ended
+///   ending    go on with the end          ended    nothing is left; kept 10 minutes for those who
+///   ask
+struct JournalEntry {
+  std::string phase;
+  std::string sandbox;
+  std::uint64_t epoch = 0;
+  std::uint32_t slot = 0;
+  std::string build;
+  std::uint32_t vcpus = 0;
+  std::uint32_t memory_mib = 0;
+  std::uint32_t disk_mib = 0;
+  std::uint64_t reserved_memory_mib = 0;  // with what the VMM needs beside its guest
+  std::string init_key;                   // without it no later call to the agent's /init
+  std::string default_user;
+  std::string default_workdir;
+  bool internal = false;  // a proof of the accelerator, nobody's sandbox
+  std::vector<wire::TimelineStep> timeline;
+  // ending and ended:
+  std::string cause;
+  std::string detail;
+  std::string error_code;  // of a failed start
+  std::string console_tail;
+  std::string ended_at;
+  std::int64_t ended_unix_ms = 0;
+
+  static bool required(std::string_view name) {
+    return name == "phase" || name == "sandbox" || name == "epoch";
+  }
+
+  std::string check() const;
+};
+BOOST_DESCRIBE_STRUCT(JournalEntry,
+                      (),
+                      (phase,
+                       sandbox,
+                       epoch,
+                       slot,
+                       build,
+                       vcpus,
+                       memory_mib,
+                       disk_mib,
+                       reserved_memory_mib,
+                       init_key,
+                       default_user,
+                       default_workdir,
+                       internal,
+                       timeline,
+                       cause,
+                       detail,
+                       error_code,
+                       console_tail,
+                       ended_at,
+                       ended_unix_ms))
+
+enum class Durable : std::uint8_t {
+  yes,  // survives the power's loss: before an effect that does, too (a disk)
+  no,   // survives our death: for facts about processes, which the power takes along
+};
+
+/// Blocking; call through async::blocking. Copyable, stateless.
+class Journal {
+ public:
+  explicit Journal(std::string dir) : dir_(std::move(dir)) {}
+
+  /// Makes the directory (0700) and removes half-written files.
+  base::Result<void> open() const;
+  /// Replaces the sandbox's file as a whole.
+  base::Result<void> write(JournalEntry const& entry, Durable durable) const;
+  base::Result<void> remove(std::string const& sandbox) const;
+
+  struct Loaded {
+    std::vector<JournalEntry> entries;
+    std::vector<std::string> broken;  // renamed to <name>.broken, for an operator
+  };
+
+  /// Fails when the directory cannot be read: then nobody knows what runs, and nothing may be
+  /// killed.
+  base::Result<Loaded> load() const;
+
+ private:
+  std::string dir_;
+};
+
+}  // namespace worker

@@ -1,0 +1,167 @@
+#include "worker/sandbox.hpp"
+
+#include "base/log.hpp"
+#include "worker/agent_client.hpp"
+
+namespace worker {
+
+namespace asio = boost::asio;
+
+namespace {
+
+std::string_view name_of(Sandbox::State state) noexcept {
+  switch (state) {
+    case Sandbox::State::starting:
+      return "starting";
+    case Sandbox::State::running:
+      return "running";
+    case Sandbox::State::ending:
+      return "ending";
+    case Sandbox::State::ended:
+      return "ended";
+  }
+  return "unknown";
+}
+
+constexpr std::chrono::milliseconds agent_patience(5'000);
+
+}  // namespace
+
+Sandbox::Sandbox(Host& host, New admitted)
+    : host_(host),
+      request_(std::move(admitted.request)),
+      reservation_(std::move(admitted.reservation)),
+      received_(admitted.received),
+      accelerator_(admitted.accelerator),
+      limits_(admitted.limits.value_or(host.boot_limits)),
+      talking_(host.executor),
+      changed_(host.executor) {
+  entry_.sandbox = request_.sandbox;
+  entry_.epoch = request_.epoch;
+  entry_.slot = admitted.slot;
+  entry_.build = request_.build;
+  entry_.vcpus = request_.vcpus;
+  entry_.memory_mib = request_.memory_mib;
+  entry_.disk_mib = request_.disk_mib;
+  entry_.reserved_memory_mib = reservation_.held().memory_mib;
+  entry_.init_key = base::random_hex(32);
+  entry_.default_user = request_.default_user;
+  entry_.default_workdir = request_.default_workdir;
+  entry_.internal = admitted.internal;
+  mark("admitted");
+}
+
+Sandbox::Sandbox(Host& host, JournalEntry found_again, Reservation reservation, Found found)
+    : host_(host),
+      entry_(std::move(found_again)),
+      reservation_(std::move(reservation)),
+      state_(found == Found::running && entry_.phase == "running" && !entry_.internal
+                 ? State::running
+                 : State::ending),
+      found_(found),
+      adopted_(true),
+      slot_is_ours_(found != Found::nothing),
+      talking_(host.executor),
+      changed_(host.executor) {
+  if (entry_.phase == "starting")
+    blame("start_failed", "the worker was restarted during the start");
+  // Found running, with its end decided by the worker before us.
+  if (entry_.phase == "ending") end_asked_ = !entry_.cause.empty();
+}
+
+asio::awaitable<void> Sandbox::live() {
+  if (!adopted_) co_await start();
+  if (adopted_ && state_ == State::running) co_await take_over();
+  if (state_ == State::running) co_await watch();
+  co_await end();
+}
+
+asio::awaitable<void> Sandbox::close() {
+  if (vmm_) co_await vmm_->close();
+}
+
+void Sandbox::ask_end(std::string cause, std::string detail) {
+  if (state_ == State::ending || state_ == State::ended || end_asked_) return;
+  end_asked_ = true;
+  blame(std::move(cause), std::move(detail));
+  changed_.notify_all();
+}
+
+asio::awaitable<void> Sandbox::wait_end_asked() {
+  while (!end_asked_)
+    co_await changed_.wait();
+}
+
+void Sandbox::become(State state) {
+  state_ = state;
+  changed_.notify_all();
+}
+
+void Sandbox::blame(std::string cause, std::string detail) {
+  if (!entry_.cause.empty()) return;
+  entry_.cause = std::move(cause);
+  entry_.detail = std::move(detail);
+}
+
+void Sandbox::mark(std::string step) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  entry_.timeline.push_back(
+      {std::move(step), Milliseconds(base::system_clock().steady_now() - received_).count()});
+}
+
+async::Task<void> Sandbox::write_journal(std::string phase, Durable durable) {
+  entry_.phase = std::move(phase);
+  co_return co_await async::blocking(
+      [journal = host_.journal, entry = entry_, durable] { return journal.write(entry, durable); });
+}
+
+wire::WorkerSandbox Sandbox::describe() const {
+  wire::WorkerSandbox out;
+  out.sandbox = entry_.sandbox;
+  out.epoch = entry_.epoch;
+  out.state = name_of(state_);
+  out.build = entry_.build;
+  out.vcpus = entry_.vcpus;
+  out.memory_mib = entry_.memory_mib;
+  out.disk_mib = entry_.disk_mib;
+  out.vmm_pid = vmm_ ? vmm_->pid() : 0;
+  out.resident_bytes = vmm_ ? resident_bytes_of(vmm_->pid()) : 0;
+  out.started_by = "cold boot";
+  out.timeline = entry_.timeline;
+  return out;
+}
+
+std::string Sandbox::console(std::size_t bytes_max) const {
+  return vmm_ ? vmm_->console(bytes_max) : std::string();
+}
+
+async::Task<void> Sandbox::set_token(std::string access_token) {
+  auto const turn = co_await talking_.enter();
+  if (state_ != State::running)
+    co_return base::fail(base::Code::conflict, "the sandbox does not run");
+  auto reached = co_await host_.dialer.dial(entry_.slot, wire::agent_port, agent_patience);
+  if (!reached.stream)
+    co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
+  auto const nonce = base::random_hex(16);
+  boost::json::object changes{{"init_key", entry_.init_key},
+                              {"nonce", nonce},
+                              {"accessToken", access_token},
+                              {"defaultUser", entry_.default_user},
+                              {"defaultWorkdir", entry_.default_workdir}};
+  co_return co_await update_agent(std::move(reached.stream),
+                                  std::move(changes),
+                                  nonce,
+                                  base::system_clock().in(agent_patience));
+}
+
+async::Task<std::string> Sandbox::metrics() {
+  if (state_ != State::running)
+    co_return base::fail(base::Code::conflict, "the sandbox does not run");
+  auto reached = co_await host_.dialer.dial(entry_.slot, wire::agent_port, agent_patience);
+  if (!reached.stream)
+    co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
+  co_return co_await agent_metrics(
+      std::move(reached.stream), entry_.init_key, base::system_clock().in(agent_patience));
+}
+
+}  // namespace worker

@@ -1,0 +1,122 @@
+#include "worker/slot_pool.hpp"
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+
+namespace worker {
+
+namespace asio = boost::asio;
+
+SlotPool::SlotPool(asio::any_io_executor executor,
+                   hostd::Client hostd,
+                   std::uint32_t slots_max,
+                   std::uint32_t ready_wanted)
+    : hostd_(std::move(hostd)),
+      ready_wanted_(std::min(ready_wanted, slots_max)),
+      states_(slots_max, State::free),
+      made_(slots_max, false),
+      changed_(executor),
+      tasks_(executor) {}
+
+void SlotPool::claim(std::uint32_t slot) {
+  SPACE_ASSERT(slot < states_.size(), "the caller looked the slot up by its number");
+  states_[slot] = State::taken;
+}
+
+std::optional<std::uint32_t> SlotPool::find(State state) const noexcept {
+  auto const found = std::ranges::find(states_, state);
+  if (found == states_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - states_.begin());
+}
+
+std::size_t SlotPool::ready() const noexcept {
+  return static_cast<std::size_t>(std::ranges::count(states_, State::ready));
+}
+
+base::Result<std::uint32_t> SlotPool::take() {
+  auto slot = find(State::ready);
+  if (slot) {
+    states_[*slot] = State::taken;
+    made_[*slot] = true;
+  } else if ((slot = find(State::free))) {
+    states_[*slot] = State::taken;
+    made_[*slot] = false;
+  } else {
+    return base::fail(base::Code::exhausted, "this host has no free slot; try again in a moment");
+  }
+  changed_.notify_all();
+  return *slot;
+}
+
+async::Task<void> SlotPool::make(std::uint32_t slot) {
+  if (made_[slot]) co_return base::Result<void>();
+  auto made = co_await make_in_kernel(slot);
+  made_[slot] = made.has_value();
+  co_return made;
+}
+
+async::Task<void> SlotPool::make_in_kernel(std::uint32_t slot) {
+  auto made = co_await async::blocking([client = hostd_, slot] { return client.make_slot(slot); });
+  if (made || made.error().code() != base::Code::conflict) co_return made;
+  // What an earlier attempt left, whose answer was lost. Nobody of ours uses it: its number was
+  // free.
+  auto removed = co_await remove_from_kernel(slot);
+  if (!removed) co_return removed;
+  co_return co_await async::blocking([client = hostd_, slot] { return client.make_slot(slot); });
+}
+
+async::Task<void> SlotPool::remove_from_kernel(std::uint32_t slot) {
+  auto const gone = [](auto const& result) {
+    return result || result.error().code() == base::Code::not_found;
+  };
+  auto const ended =
+      co_await async::blocking([client = hostd_, slot] { return client.end_vmm(slot); });
+  if (!gone(ended)) co_return std::unexpected(ended.error());
+  auto const removed =
+      co_await async::blocking([client = hostd_, slot] { return client.remove_slot(slot); });
+  if (!gone(removed)) co_return std::unexpected(removed.error());
+  co_return base::Result<void>();
+}
+
+async::Task<void> SlotPool::dispose(std::uint32_t slot) {
+  auto removed = co_await remove_from_kernel(slot);
+  if (!removed) co_return base::passing(removed, "remove the slot");
+  states_[slot] = State::free;
+  made_[slot] = false;
+  changed_.notify_all();
+  co_return base::Result<void>();
+}
+
+void SlotPool::start() {
+  tasks_.spawn("keep slots ready", refill());
+}
+
+asio::awaitable<void> SlotPool::refill() {
+  std::chrono::milliseconds pause(100);
+  for (;;) {
+    auto const slot = ready() < ready_wanted_ ? find(State::free) : std::nullopt;
+    if (!slot) {
+      co_await changed_.wait();
+      continue;
+    }
+    states_[*slot] = State::making;
+    auto const made = co_await make_in_kernel(*slot);
+    states_[*slot] = made ? State::ready : State::free;
+    if (made) {
+      pause = std::chrono::milliseconds(100);
+      continue;
+    }
+    base::log::warn(
+        "slot_not_made",
+        {{"slot", *slot}, {"what", made.error().message()}, {"detail", made.error().detail()}});
+    co_await async::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(10'000));
+  }
+}
+
+asio::awaitable<void> SlotPool::close() {
+  tasks_.cancel();
+  co_await tasks_.join();
+}
+
+}  // namespace worker

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "async/task.hpp"
+#include "hostd/client.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace worker {
+
+/// The network slots of this host by number. A few are made ahead and wait, because making one
+/// costs tens of milliseconds; each is used once and dies with its sandbox; the replacement is made
+/// in the background.
+///
+/// Invariant: each number is in exactly one state.
+class SlotPool {
+ public:
+  SlotPool(boost::asio::any_io_executor executor,
+           hostd::Client hostd,
+           std::uint32_t slots_max,
+           std::uint32_t ready_wanted);
+
+  /// At the worker's start, before everything else: the number belongs to a sandbox found again.
+  void claim(std::uint32_t slot);
+
+  /// A number for a new sandbox, a made one if there is any. Pure bookkeeping; fails with
+  /// `exhausted`.
+  base::Result<std::uint32_t> take();
+  /// Makes the slot of a taken number, unless that was done ahead. On failure the number stays
+  /// taken: dispose().
+  async::Task<void> make(std::uint32_t slot);
+  /// Ends whatever runs in the slot, removes it, and frees its number. Idempotent; on failure try
+  /// again.
+  async::Task<void> dispose(std::uint32_t slot);
+
+  /// Begins to keep `ready_wanted` slots ready.
+  void start();
+  boost::asio::awaitable<void> close();
+
+  std::uint32_t total() const noexcept { return static_cast<std::uint32_t>(states_.size()); }
+
+  std::size_t ready() const noexcept;
+
+ private:
+  enum class State : std::uint8_t { free, making, ready, taken };
+
+  boost::asio::awaitable<void> refill();
+  std::optional<std::uint32_t> find(State state) const noexcept;
+  async::Task<void> make_in_kernel(std::uint32_t slot);
+  async::Task<void> remove_from_kernel(std::uint32_t slot);
+
+  hostd::Client hostd_;
+  std::uint32_t ready_wanted_;
+  std::vector<State> states_;
+  std::vector<bool> made_;  // of taken numbers: the kernel's part is there
+  async::Signal changed_;
+  async::TaskGroup tasks_;
+};
+
+}  // namespace worker
