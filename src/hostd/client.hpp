@@ -8,14 +8,16 @@
 
 /// The caller's side of space-hostd: for the worker, `space doctor` and tests.
 ///
-/// Every call opens its own connection, sends one request and waits for one reply, so a Client is a path
-/// and nothing else: copyable, usable from any thread, and good again as soon as a restarted hostd listens.
-/// Calls block (make_slot ~5 ms, start_vmm ~5 ms, end_vmm up to a second, the others well below 1 ms): from
-/// a coroutine `co_await async::blocking([client, slot] { return client.make_slot(slot); })`.
+/// Every call opens its own connection, sends one request and waits for one reply, so a Client is a
+/// path and nothing else: copyable, usable from any thread, and good again as soon as a restarted
+/// hostd listens. Calls block (make_slot ~5 ms, start_vmm ~5 ms, end_vmm up to a second, the others
+/// well below 1 ms): from a coroutine `co_await async::blocking([client, slot] { return
+/// client.make_slot(slot); })`.
 ///
-/// Errors: unavailable (hostd cannot be reached or answered nothing in time; the action may have happened:
-/// ask inspect_slot), not_found (no such slot or VMM), conflict (the slot exists, or a VMM lives there),
-/// invalid_argument (refused: a bug of the caller), internal (the kernel said no; detail names the step).
+/// Errors: unavailable (hostd cannot be reached or answered nothing in time; the action may have
+/// happened: ask inspect_slot), not_found (no such slot or VMM), conflict (the slot exists, or a
+/// VMM lives there), invalid_argument (refused: a bug of the caller), internal (the kernel said no;
+/// detail names the step).
 namespace hostd {
 
 struct Hello {
@@ -38,10 +40,11 @@ struct Vmm {
   std::uint64_t epoch = 0;
   std::int32_t pid = 0;
   std::uint32_t user_id = 0;
-  os::Fd pidfd;    // readable when the VMM has ended
-  os::Fd qmp;      // connected Unix stream; the VMM serves one connection at a time
-  os::Fd console;  // connected Unix stream: serial line of the guest, hostile bytes; must be drained
-  os::Fd errors;   // read end of the VMM's stderr, non-blocking; empty after attach_vmm
+  os::Fd pidfd;  // readable when the VMM has ended
+  os::Fd qmp;    // connected Unix stream; the VMM serves one connection at a time
+  os::Fd
+      console;    // connected Unix stream: serial line of the guest, hostile bytes; must be drained
+  os::Fd errors;  // read end of the VMM's stderr, non-blocking; empty after attach_vmm
 };
 
 struct VmmExit {
@@ -55,26 +58,32 @@ class Client {
 
   base::Result<Hello> hello() const;
 
-  /// A namespace with tap and rules, without a way out. `slot` < Config::slots_max. conflict if it exists.
+  /// A namespace with tap and rules, without a way out. `slot` < Config::slots_max. conflict if it
+  /// exists.
   base::Result<void> make_slot(std::uint32_t slot) const;
-  /// Removes everything of the slot. conflict while a VMM lives or its end was not collected (end_vmm).
+  /// Removes everything of the slot. conflict while a VMM lives or its end was not collected
+  /// (end_vmm).
   base::Result<void> remove_slot(std::uint32_t slot) const;
 
   /// `disk`: a regular file opened for reading and writing, a multiple of 512 bytes; borrowed.
   /// A slot takes one VMM in its life: invalid_argument when it is spent.
-  base::Result<Vmm> start_vmm(std::uint32_t slot, base::SandboxId const& sandbox, std::uint64_t epoch,
-                              Machine const& machine, os::FdRef disk) const;
+  base::Result<Vmm> start_vmm(std::uint32_t slot,
+                              base::SandboxId const& sandbox,
+                              std::uint64_t epoch,
+                              Machine const& machine,
+                              os::FdRef disk) const;
   /// New connections to what runs there. not_found unless it is running.
   base::Result<Vmm> attach_vmm(std::uint32_t slot) const;
-  /// Kills what is left, collects it, removes control group, sockets and record; the slot is spent then.
-  /// Also right after the VMM ended by itself. not_found when there never was one; safe to repeat.
+  /// Kills what is left, collects it, removes control group, sockets and record; the slot is spent
+  /// then. Also right after the VMM ended by itself. not_found when there never was one; safe to
+  /// repeat.
   base::Result<VmmExit> end_vmm(std::uint32_t slot) const;
 
   /// Never not_found: SlotState::absent instead.
   base::Result<Inspected> inspect_slot(std::uint32_t slot) const;
 
-  /// A non-blocking TCP socket inside the slot whose connect() to the guest's `port` has begun: wait until
-  /// it is writable, then read SO_ERROR.
+  /// A non-blocking TCP socket inside the slot whose connect() to the guest's `port` has begun:
+  /// wait until it is writable, then read SO_ERROR.
   base::Result<os::Fd> dial(std::uint32_t slot, std::uint16_t port) const;
 
  private:

@@ -4,34 +4,39 @@
 #include <cstdint>
 #include <type_traits>
 
-/// What the worker may ask of space-hostd: this closed list and nothing else. SEQPACKET socket; one fixed
-/// Request in, one fixed Reply out, descriptors by SCM_RIGHTS. No paths and no names cross: hostd derives
-/// them from its configuration and the slot number. Numbers outside their range are refused.
+/// What the worker may ask of space-hostd: this closed list and nothing else. SEQPACKET socket; one
+/// fixed Request in, one fixed Reply out, descriptors by SCM_RIGHTS. No paths and no names cross:
+/// hostd derives them from its configuration and the slot number. Numbers outside their range are
+/// refused.
 ///
-/// hostd keeps no memory that it cannot rebuild: what exists is told by the kernel (namespace files, control
-/// groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n) and by `<run_dir>/hostd/slots/<n>`,
-/// a record of sandbox id and epoch that it writes before it starts a VMM.
+/// hostd keeps no memory that it cannot rebuild: what exists is told by the kernel (namespace
+/// files, control groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n) and by
+/// `<run_dir>/hostd/slots/<n>`, a record of sandbox id and epoch that it writes before it starts a
+/// VMM.
 namespace hostd {
 
 inline constexpr std::uint32_t protocol_version = 1;
 
 enum class Action : std::uint32_t {
-  hello = 1,       // → version, features
-  make_slot,       // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
-  remove_slot,     // slot → gone; refused (busy) while a VMM lives there
-  start_vmm,       // slot, sandbox, epoch, machine; fds: [disk read-write] → pid; fds: [pidfd, qmp, console, stderr]
-  attach_vmm,      // slot → record of what runs there, pid; fds: [pidfd, qmp, console] after a worker's restart
-  end_vmm,         // slot → kills what is left (whole control group), reaps, removes the group and the record → exit
-  inspect_slot,    // slot → record without descriptors (state, sandbox, epoch, pid, user id)
-  dial,            // slot, port → fds: [TCP socket inside the slot, marked, connect() to the guest begun]
+  hello = 1,    // → version, features
+  make_slot,    // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
+  remove_slot,  // slot → gone; refused (busy) while a VMM lives there
+  start_vmm,    // slot, sandbox, epoch, machine; fds: [disk read-write] → pid; fds: [pidfd, qmp,
+                // console, stderr]
+  attach_vmm,  // slot → record of what runs there, pid; fds: [pidfd, qmp, console] after a worker's
+               // restart
+  end_vmm,  // slot → kills what is left (whole control group), reaps, removes the group and the
+            // record → exit
+  inspect_slot,  // slot → record without descriptors (state, sandbox, epoch, pid, user id)
+  dial,  // slot, port → fds: [TCP socket inside the slot, marked, connect() to the guest begun]
 };
 
 enum class Status : std::int32_t {
   ok = 0,
-  refused = 1,       // unknown action, number out of range, wrong state: a bug of the caller
-  absent = 2,        // no such slot or VMM
-  busy = 3,          // slot exists already, or a VMM lives there
-  failed = 4,        // the kernel said no: `error_number` and `step`
+  refused = 1,  // unknown action, number out of range, wrong state: a bug of the caller
+  absent = 2,   // no such slot or VMM
+  busy = 3,     // slot exists already, or a VMM lives there
+  failed = 4,   // the kernel said no: see `reason`
 };
 
 enum class Accelerator : std::uint32_t { tcg = 0, kvm = 1 };
@@ -40,11 +45,11 @@ struct Machine {
   Accelerator accelerator = Accelerator::tcg;
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
-  std::uint32_t tb_size_mib = 64;           // translation cache of the emulator
-  std::uint64_t disk_bytes_per_s_max = 0;   // 0 = unlimited; the VMM's throttle
+  std::uint32_t tb_size_mib = 64;          // translation cache of the emulator
+  std::uint64_t disk_bytes_per_s_max = 0;  // 0 = unlimited; the VMM's throttle
   std::uint64_t disk_ops_per_s_max = 0;
-  std::uint64_t net_bytes_per_s_max = 0;    // each direction
-  std::uint64_t tsc_khz = 0;                // measured by the worker
+  std::uint64_t net_bytes_per_s_max = 0;  // each direction
+  std::uint64_t tsc_khz = 0;              // measured by the worker
 };
 
 struct Request {
@@ -62,8 +67,7 @@ enum class SlotState : std::uint32_t { absent = 0, empty = 1, running = 2, exite
 
 struct Reply {
   Status status = Status::ok;
-  std::int32_t error_number = 0;
-  std::array<char, 64> step{};      // what failed, for the operator's log
+  std::array<char, 124> reason{};  // what failed and why, zero-terminated; for the operator's log
   SlotState state = SlotState::absent;
   std::int32_t pid = 0;
   std::uint64_t epoch = 0;

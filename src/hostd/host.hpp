@@ -1,0 +1,102 @@
+#pragma once
+
+#include "hostd/slot_files.hpp"
+#include "hostd/validate.hpp"
+#include "os/cgroup.hpp"
+#include "wire/config.hpp"
+
+#include <linux/filter.h>
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+
+namespace hostd {
+
+struct Answer {
+  Reply reply;
+  std::vector<os::Fd> fds;
+};
+
+/// The actions themselves: slots, jails and machines of one installation on this host. One thread;
+/// runs as root.
+///
+/// Invariant: what exists is what the kernel and `<run>/hostd` say. The members are caches and the
+/// status of children that ended, which only a parent ever learns. Machines outlive this object.
+class Host {
+ public:
+  /// Prepares directories and repairs what a killed predecessor left half-made.
+  static base::Result<std::unique_ptr<Host>> open(wire::Config config);
+  ~Host();
+
+  /// Everything but end_vmm. `passed`: the descriptor that came with the request, or empty.
+  Answer handle(Request const& request, os::Fd passed);
+
+  /// end_vmm in two parts, because a large machine takes its time to die and others shall not wait
+  /// for it: begin_end() kills; then try_end() until it gives the answer.
+  std::optional<Answer> begin_end(Request const& request);
+  std::optional<Answer> try_end(std::uint32_t slot);
+
+  /// Collects children that ended. On SIGCHLD, and before an answer that tells a state.
+  void reap();
+
+  Bounds bounds() const noexcept;
+
+ private:
+  /// What is remembered of a slot.
+  struct Kept {
+    os::Fd netns;
+    os::Fd tap;
+    pid_t pid = 0;
+    os::Fd pidfd;
+    bool child = false;
+    std::optional<int> wait_status;
+  };
+
+  Host(wire::Config config, std::unique_ptr<os::ControlGroups> groups);
+  base::Result<void> prepare();
+  void repair();
+  void repair_slot(std::uint32_t slot);
+  void end_strays();
+
+  Answer hello() const;
+  Answer make_slot(std::uint32_t slot);
+  Answer remove_slot(std::uint32_t slot);
+  Answer start_vmm(Request const& request, os::Fd disk);
+  Answer attach_vmm(std::uint32_t slot);
+  Answer inspect_slot(std::uint32_t slot);
+  Answer dial(std::uint32_t slot, std::uint16_t port);
+
+  base::Result<Answer> try_start(Request const& request, os::Fd disk);
+  base::Result<void> launch(Request const& request,
+                            os::Fd const& disk,
+                            std::uint64_t disk_bytes,
+                            int errors);
+  base::Result<void> connect_ends(std::uint32_t slot, Answer& answer);
+  void undo_start(std::uint32_t slot);
+  bool finish_end(std::uint32_t slot, Answer& answer);
+
+  base::Result<void> refresh_view(bool kvm);
+  os::GroupLimits limits_for(Machine const& machine, os::Fd const& disk) const;
+
+  SlotFiles files(std::uint32_t slot) const { return {directory_, slot}; }
+
+  std::uint32_t user_of(std::uint32_t slot) const { return config_.slot_uid_base + slot; }
+
+  SlotState state_of(std::uint32_t slot);
+  bool find_machine(std::uint32_t slot);
+  base::Result<int> netns_of(std::uint32_t slot);
+  void describe(std::uint32_t slot, Reply& reply);
+
+  wire::Config config_;
+  std::string directory_;  // <run>/hostd
+  std::unique_ptr<os::ControlGroups> groups_;
+  std::map<std::uint32_t, Kept> kept_;
+  os::Fd view_;
+  std::string view_key_;  // which files the view was made of
+  std::vector<sock_filter> filter_;
+  bool filter_kvm_ = false;
+};
+
+}  // namespace hostd
