@@ -26,8 +26,10 @@ int choose_protocol(SSL*,
   return SSL_TLSEXT_ERR_OK;
 }
 
-Context make_context(SSL_METHOD const* method) {
-  Context context(SSL_CTX_new(method));
+}  // namespace
+
+Context make_context(bool server) {
+  Context context(SSL_CTX_new(server ? TLS_server_method() : TLS_client_method()));
   if (!context) return context;
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(
@@ -39,7 +41,9 @@ Context make_context(SSL_METHOD const* method) {
   return context;
 }
 
-}  // namespace
+void offer_http_1_1(ssl_ctx_st* context) {
+  SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
+}
 
 void ContextDeleter::operator()(ssl_ctx_st* context) const noexcept {
   SSL_CTX_free(context);
@@ -56,7 +60,7 @@ std::string openssl_error() {
 base::Result<std::shared_ptr<ServerContext>> ServerContext::load(
     std::string const& certificate_pem_file, std::string const& key_pem_file) {
   ERR_clear_error();
-  auto context = make_context(TLS_server_method());
+  auto context = make_context(true);
   if (!context) return base::fail(base::Code::internal, "make a TLS context: " + openssl_error());
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate_pem_file.c_str()) != 1) {
     return base::fail(base::Code::invalid_argument,
@@ -68,13 +72,13 @@ base::Result<std::shared_ptr<ServerContext>> ServerContext::load(
     return base::fail(
         base::Code::invalid_argument, "read the TLS key: " + openssl_error(), key_pem_file);
   }
-  SSL_CTX_set_alpn_select_cb(context.get(), choose_protocol, nullptr);
+  offer_http_1_1(context.get());
   return std::make_shared<OpenServerContext>(std::move(context));
 }
 
 base::Result<std::shared_ptr<ClientContext>> ClientContext::make(std::string const& ca_pem_file) {
   ERR_clear_error();
-  auto context = make_context(TLS_client_method());
+  auto context = make_context(false);
   if (!context) return base::fail(base::Code::internal, "make a TLS context: " + openssl_error());
   int const trusted = ca_pem_file.empty() ? SSL_CTX_set_default_verify_paths(context.get())
                                           : SSL_CTX_load_verify_locations(

@@ -3,6 +3,7 @@
 #include "tls/tls.hpp"
 
 struct ssl_ctx_st;
+struct ssl_st;
 
 /// Inside this folder only: what the public contexts hold. Forward declarations keep OpenSSL out of
 /// headers.
@@ -33,6 +34,18 @@ class OpenClientContext final : public ClientContext {
  private:
   Context context_;
 };
+
+/// Handshakes as a server with an SSL object that has its certificate already; takes `ssl`, and
+/// holds `context` as long as the stream lives.
+async::Task<net::Stream> accept_ssl(std::shared_ptr<void> context,
+                                    ssl_st* ssl,
+                                    net::Stream stream,
+                                    base::Deadline deadline);
+
+/// Minimum version, options and modes that every context of ours has.
+Context make_context(bool server);
+/// Offers and takes http/1.1 only.
+void offer_http_1_1(ssl_ctx_st* context);
 
 /// The oldest entry of OpenSSL's error queue as text, which is emptied.
 std::string openssl_error();

@@ -171,10 +171,18 @@ async::Task<net::Stream> accept(std::shared_ptr<ServerContext> context,
   auto* const native = static_cast<OpenServerContext*>(context.get())->get();
   std::unique_ptr<SSL, SslDeleter> ssl(SSL_new(native));
   if (!ssl) co_return base::fail(base::Code::internal, "TLS: out of memory");
-  SSL_set_accept_state(ssl.get());
+  co_return co_await accept_ssl(std::move(context), ssl.release(), std::move(stream), deadline);
+}
+
+async::Task<net::Stream> accept_ssl(std::shared_ptr<void> context,
+                                    ssl_st* ssl,
+                                    net::Stream stream,
+                                    base::Deadline deadline) {
+  std::unique_ptr<SSL, SslDeleter> owned(ssl);
+  SSL_set_accept_state(ssl);
   auto executor = co_await asio::this_coro::executor;
-  auto made =
-      std::make_unique<TlsStream>(std::move(context), std::move(ssl), std::move(stream), executor);
+  auto made = std::make_unique<TlsStream>(
+      std::move(context), std::move(owned), std::move(stream), executor);
   co_return co_await shake_hands(std::move(made), deadline);
 }
 
