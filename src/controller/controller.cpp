@@ -106,6 +106,7 @@ store::asio::awaitable<void> Controller::beat() {
   }
   if (beats.empty() || SPACE_FAULT("controller.beat.before_write")) co_return;
   auto const written = co_await store_.nodes.beat(std::move(beats), in(database_time));
+  if (!written && written.error().code() == base::Code::cancelled) co_return;
   if (written.has_value() != beating_) {
     beating_ = written.has_value();
     if (beating_) base::log::info("database_answers");

@@ -111,8 +111,10 @@ store::asio::awaitable<bool> TemplateRegistry::consider(std::vector<std::string>
       complained_.erase(build);
     } else {
       all = false;
-      base::log::warn("template_not_registered",
-                      {{"build", build}, {"why", added.error().message()}});
+      if (complained_.insert(build).second) {
+        base::log::warn("template_not_registered",
+                        {{"build", build}, {"why", added.error().message()}});
+      }
     }
   }
   co_return all;

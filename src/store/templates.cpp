@@ -141,7 +141,7 @@ async::Task<std::optional<BuildRow>> Templates::resolve(std::string project_id,
                                                         std::string tag,
                                                         base::Deadline deadline) {
   Params params;
-  params.text(project_id).text(name_or_id).text(tag);
+  params.text_unless_empty(project_id).text(name_or_id).text(tag);
   auto rows = co_await database_.run(resolve_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   std::optional<BuildRow> found;
@@ -156,7 +156,7 @@ async::Task<std::vector<TemplateRow>> Templates::select(std::string project_id,
                                                         std::string name_or_id,
                                                         base::Deadline deadline) {
   Params params;
-  params.text(project_id).text(name_or_id);
+  params.text_unless_empty(project_id).text(name_or_id);
   auto rows = co_await database_.run(list_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   std::vector<TemplateRow> all;

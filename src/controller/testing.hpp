@@ -1,0 +1,52 @@
+#pragma once
+
+#include "http/server.hpp"
+#include "wire/worker.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+/// For tests: a worker that keeps its promises of src/wire/worker.hpp without machines, on a Unix
+/// socket.
+namespace controller::testing {
+
+class FakeWorker final : public http::Handler {
+ public:
+  /// Serves `<directory>/worker.sock`; the directory must exist.
+  FakeWorker(http::asio::any_io_executor executor, std::string directory);
+  ~FakeWorker() override;
+
+  void start();
+  /// As when the process is killed: the socket is dead, the machines live on.
+  http::asio::awaitable<void> stop();
+
+  void add(std::string sandbox, std::uint64_t epoch = 1, std::string state = "running");
+  /// The machine ends by itself and the stream tells.
+  void end(std::string sandbox, std::string cause);
+  std::size_t deletes_of(std::string const& sandbox) const;
+
+  std::map<std::string, wire::WorkerSandbox> machines;
+  std::vector<std::pair<std::string, std::uint64_t>>
+      deletes;  // every DELETE, in order, with its epoch
+  wire::NodeReport report;
+  std::string metrics;  // what agents say
+  std::chrono::milliseconds delete_delay{0};
+
+  http::asio::awaitable<void> handle(http::Request& request,
+                                     http::ResponseWriter& response) override;
+
+ private:
+  http::asio::awaitable<void> answer_delete(std::string sandbox,
+                                            std::uint64_t epoch,
+                                            http::ResponseWriter& response);
+  http::asio::awaitable<void> stream_ends(http::ResponseWriter& response);
+
+  http::asio::any_io_executor executor_;
+  std::string directory_;
+  std::vector<wire::EndedSandbox> ended_;
+  async::Signal changed_;
+  std::unique_ptr<http::Server> server_;
+};
+
+}  // namespace controller::testing
