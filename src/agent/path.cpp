@@ -3,7 +3,29 @@
 namespace agent {
 namespace {
 constexpr std::size_t path_bytes_max = 4095;  // PATH_MAX counts the terminating NUL
+
+/// How many bytes the well-formed character at the front has (RFC 3629: no surrogates, nothing
+/// overlong); 0 for none.
+std::size_t character_size(std::string_view text) {
+  auto const byte = [&](std::size_t at) {
+    return static_cast<unsigned char>(at < text.size() ? text[at] : 0);
+  };
+  auto const follows = [&](std::size_t at) { return (byte(at) & 0xC0U) == 0x80U; };
+  auto const first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    bool const sane = (first != 0xE0 || byte(1) >= 0xA0) && (first != 0xED || byte(1) < 0xA0);
+    return sane && follows(1) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    bool const sane = (first != 0xF0 || byte(1) >= 0x90) && (first != 0xF4 || byte(1) < 0x90);
+    return sane && follows(1) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
 }
+
+}  // namespace
 
 base::Result<std::string> resolve_path(std::string_view path,
                                        User const& user,
@@ -62,6 +84,16 @@ std::string parent_of(std::string_view path) {
   auto const cut = path.rfind('/');
   if (cut == std::string_view::npos || cut == 0) return "/";
   return std::string(path.substr(0, cut));
+}
+
+std::string as_utf8(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    auto const size = character_size(bytes);
+    text.append(size == 0 ? std::string_view("\xEF\xBF\xBD") : bytes.substr(0, size));
+    bytes.remove_prefix(size == 0 ? 1 : size);
+  }
+  return text;
 }
 
 }  // namespace agent

@@ -22,4 +22,8 @@ std::string base_name(std::string_view path);
 /// All before the last component, as it stands; "/" at the top.
 std::string parent_of(std::string_view path);
 
+/// The same text with every byte that is no UTF-8 replaced by U+FFFD: file names are bytes, JSON is
+/// not.
+std::string as_utf8(std::string_view bytes);
+
 }  // namespace agent

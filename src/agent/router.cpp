@@ -32,6 +32,9 @@ asio::awaitable<void> Router::handle(http::Request& request, http::ResponseWrite
   } else if (!token_ok(request.head)) {
     answer = json_error(
         401, "unauthorized access, please provide a valid access token in X-Access-Token");
+  } else if (path == "/files/compose") {
+    if (method == "POST") co_return co_await files_.handle(request, response);
+    answer = json_error(405, "use POST");
   } else if (path == "/metrics" || path == "/envs") {
     answer = method == "GET" ? plain_get(path) : json_error(405, "use GET");
   } else {
