@@ -1,0 +1,202 @@
+#include "hostd/validate.hpp"
+
+#include <functional>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace hostd {
+namespace {
+
+constexpr Bounds bounds{.slots = 8, .kvm = false};
+
+Request request(Action action) {
+  Request made;
+  made.action = action;
+  if (action != Action::hello) made.slot = 3;
+  if (action == Action::dial) made.port = 49'983;
+  if (action == Action::start_vmm) {
+    made.epoch = 1;
+    std::string_view("i0123456789abcdefghij").copy(made.sandbox.data(), made.sandbox.size());
+  }
+  return made;
+}
+
+constexpr Action all_actions[] = {Action::hello,
+                                  Action::make_slot,
+                                  Action::remove_slot,
+                                  Action::start_vmm,
+                                  Action::attach_vmm,
+                                  Action::end_vmm,
+                                  Action::inspect_slot,
+                                  Action::dial};
+
+TEST(Validation, EveryActionHasAValidForm) {
+  for (auto const action : all_actions) {
+    EXPECT_EQ(fault_in(request(action), bounds), "") << static_cast<int>(action);
+  }
+}
+
+struct Bad {
+  char const* what;
+  Action action;
+  std::function<void(Request&)> spoil;
+  std::string_view answer_begins;
+};
+
+class BadRequest : public testing::TestWithParam<Bad> {};
+
+TEST_P(BadRequest, IsRefusedWithTheFieldsName) {
+  auto spoiled = request(GetParam().action);
+  GetParam().spoil(spoiled);
+  auto const fault = fault_in(spoiled, bounds);
+  EXPECT_TRUE(fault.starts_with(GetParam().answer_begins)) << GetParam().what << ": " << fault;
+  EXPECT_FALSE(fault.empty()) << GetParam().what;
+}
+
+void put_sandbox(Request& r, std::string_view text) {
+  r.sandbox = {};
+  text.copy(r.sandbox.data(), r.sandbox.size());
+}
+
+constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+
+INSTANTIATE_TEST_SUITE_P(
+    Table,
+    BadRequest,
+    testing::Values(
+        Bad{"old version", Action::hello, [](Request& r) { r.version = 0; }, "version"},
+        Bad{"new version", Action::hello, [](Request& r) { r.version = 2; }, "version"},
+        Bad{"action 0", Action::hello, [](Request& r) { r.action = Action{0}; }, "action"},
+        Bad{"action 9", Action::hello, [](Request& r) { r.action = Action{9}; }, "action"},
+        Bad{"action 2^32-1",
+            Action::hello,
+            [](Request& r) { r.action = Action{0xFFFF'FFFF}; },
+            "action"},
+        Bad{"hello with a slot", Action::hello, [](Request& r) { r.slot = 1; }, "slot"},
+        Bad{"slot behind the last", Action::make_slot, [](Request& r) { r.slot = 8; }, "slot"},
+        Bad{"slot 2^32-1", Action::remove_slot, [](Request& r) { r.slot = 0xFFFF'FFFF; }, "slot"},
+        Bad{"dial without a port", Action::dial, [](Request& r) { r.port = 0; }, "port"},
+        Bad{"dial 65536", Action::dial, [](Request& r) { r.port = 65'536; }, "port"},
+        Bad{"a port for another action",
+            Action::make_slot,
+            [](Request& r) { r.port = 22; },
+            "port"},
+        Bad{"epoch 0", Action::start_vmm, [](Request& r) { r.epoch = 0; }, "epoch"},
+        Bad{"an epoch for another action",
+            Action::end_vmm,
+            [](Request& r) { r.epoch = 1; },
+            "epoch"},
+        Bad{"a sandbox for another action",
+            Action::attach_vmm,
+            [](Request& r) { put_sandbox(r, "i0123456789abcdefghij"); },
+            "sandbox"},
+        Bad{"no sandbox", Action::start_vmm, [](Request& r) { put_sandbox(r, ""); }, "sandbox"},
+        Bad{"another kind of id",
+            Action::start_vmm,
+            [](Request& r) { put_sandbox(r, "t0123456789abcdefghij"); },
+            "sandbox"},
+        Bad{"a path",
+            Action::start_vmm,
+            [](Request& r) { put_sandbox(r, "i../../../etc/passwd0"); },
+            "sandbox"},
+        Bad{"a short id",
+            Action::start_vmm,
+            [](Request& r) { put_sandbox(r, "i0123456789abcdefghi"); },
+            "sandbox"},
+        Bad{"a long id",
+            Action::start_vmm,
+            [](Request& r) { put_sandbox(r, "i0123456789abcdefghijk"); },
+            "sandbox"},
+        Bad{"upper case",
+            Action::start_vmm,
+            [](Request& r) { put_sandbox(r, "i0123456789ABCDEFGHIJ"); },
+            "sandbox"},
+        Bad{"no padding at all",
+            Action::start_vmm,
+            [](Request& r) { r.sandbox.fill('i'); },
+            "sandbox"},
+        Bad{"something behind the padding",
+            Action::start_vmm,
+            [](Request& r) { r.sandbox[23] = 'x'; },
+            "sandbox"},
+        Bad{"accelerator 2",
+            Action::start_vmm,
+            [](Request& r) { r.machine.accelerator = Accelerator{2}; },
+            "accelerator"},
+        Bad{"KVM on a host without",
+            Action::start_vmm,
+            [](Request& r) { r.machine.accelerator = Accelerator::kvm; },
+            "accelerator"},
+        Bad{"no vCPU", Action::start_vmm, [](Request& r) { r.machine.vcpus = 0; }, "vcpus"},
+        Bad{"33 vCPUs", Action::start_vmm, [](Request& r) { r.machine.vcpus = 33; }, "vcpus"},
+        Bad{"2^32-1 vCPUs",
+            Action::start_vmm,
+            [](Request& r) { r.machine.vcpus = 0xFFFF'FFFF; },
+            "vcpus"},
+        Bad{"63 MiB",
+            Action::start_vmm,
+            [](Request& r) { r.machine.memory_mib = 63; },
+            "memory_mib"},
+        Bad{"4 PiB",
+            Action::start_vmm,
+            [](Request& r) { r.machine.memory_mib = 0xFFFF'FFFF; },
+            "memory_mib"},
+        Bad{"no translation cache",
+            Action::start_vmm,
+            [](Request& r) { r.machine.tb_size_mib = 0; },
+            "tb_size_mib"},
+        Bad{"a huge one",
+            Action::start_vmm,
+            [](Request& r) { r.machine.tb_size_mib = 2049; },
+            "tb_size_mib"},
+        Bad{"1 byte/s of disk",
+            Action::start_vmm,
+            [](Request& r) { r.machine.disk_bytes_per_s_max = 1; },
+            "disk_bytes"},
+        Bad{"2^64-1 bytes/s of disk",
+            Action::start_vmm,
+            [](Request& r) { r.machine.disk_bytes_per_s_max = most; },
+            "disk_bytes"},
+        Bad{"1 op/s",
+            Action::start_vmm,
+            [](Request& r) { r.machine.disk_ops_per_s_max = 1; },
+            "disk_ops"},
+        Bad{"2^64-1 ops/s",
+            Action::start_vmm,
+            [](Request& r) { r.machine.disk_ops_per_s_max = most; },
+            "disk_ops"},
+        Bad{"1 byte/s of net",
+            Action::start_vmm,
+            [](Request& r) { r.machine.net_bytes_per_s_max = 1; },
+            "net_bytes"},
+        Bad{"2^64-1 bytes/s of net",
+            Action::start_vmm,
+            [](Request& r) { r.machine.net_bytes_per_s_max = most; },
+            "net_bytes"},
+        Bad{"a 1 kHz processor",
+            Action::start_vmm,
+            [](Request& r) { r.machine.tsc_khz = 1; },
+            "tsc_khz"},
+        Bad{"a 2^64 kHz processor",
+            Action::start_vmm,
+            [](Request& r) { r.machine.tsc_khz = most; },
+            "tsc_khz"}));
+
+TEST(Validation, LimitsHoldAtTheirEdges) {
+  auto edge = request(Action::start_vmm);
+  edge.slot = 7;
+  edge.epoch = most;
+  edge.machine = {.accelerator = Accelerator::kvm,
+                  .vcpus = 32,
+                  .memory_mib = 262'144,
+                  .tb_size_mib = 2048,
+                  .disk_bytes_per_s_max = 65'536,
+                  .disk_ops_per_s_max = 10,
+                  .net_bytes_per_s_max = 8192,
+                  .tsc_khz = 20'000'000};
+  EXPECT_EQ(fault_in(edge, {.slots = 8, .kvm = true}), "");
+}
+
+}  // namespace
+}  // namespace hostd
