@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "domain/node_loss.hpp"
 
 #include <boost/asio/this_coro.hpp>
 
@@ -11,7 +12,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto database_time = 3s;
-constexpr auto nodes_every = 5s;
 constexpr auto nodes_retry = 500ms;
 
 base::Deadline in(std::chrono::milliseconds duration) {
@@ -57,7 +57,7 @@ store::asio::awaitable<void> Controller::run() {
 store::asio::awaitable<void> Controller::run_nodes() {
   while (true) {
     co_await refresh_nodes();
-    co_await async::sleep_for(registered_ ? std::chrono::milliseconds(nodes_every) : nodes_retry);
+    co_await async::sleep_for(registered_ ? times_.nodes_every : nodes_retry);
   }
 }
 
@@ -73,8 +73,34 @@ store::asio::awaitable<void> Controller::refresh_nodes() {
   }
   auto nodes = co_await store_.nodes.list(in(database_time));
   if (!nodes) co_return;
-  for (auto& node : *nodes)
-    watch(std::move(node.name), std::move(node.address));
+  for (auto& node : *nodes) {
+    watch(node.name, node.address);
+    bool const answers = watches_.at(node.address)->fresh_report().has_value();
+    auto const now = base::system_clock().wall_now();
+    if (answers || !domain::is_lost(now, node.heartbeat_at, node.lost_at)) continue;
+    co_await give_up(std::move(node));
+  }
+}
+
+/// The node's host is gone for good: its sandboxes end as host_lost. Should it return with their
+/// machines all the same, these have no rows and are removed.
+store::asio::awaitable<void> Controller::give_up(store::NodeRow node) {
+  auto rows = co_await store_.sandboxes.on_node(node.name, in(database_time));
+  if (!rows) co_return;
+  for (auto const& row : *rows) {
+    store::End end;
+    end.id = row.id;
+    end.epoch = row.epoch;
+    end.actor = "controller";
+    end.reason = domain::EndReason::host_lost;
+    end.event = row.state == domain::SandboxState::deleting ? domain::SandboxEvent::released
+                                                            : domain::SandboxEvent::machine_failed;
+    end.detail = fmt::format("its host {} was declared lost", node.name);
+    auto const ended = co_await store_.sandboxes.end(std::move(end), in(database_time));
+    if (!ended) co_return;
+    base::log::warn("sandbox_lost",
+                    {{"node", node.name}, {"sandbox", row.public_id}, {"by_us", *ended}});
+  }
 }
 
 void Controller::watch(std::string name, std::string address) {

@@ -29,6 +29,7 @@ class Controller {
   store::asio::awaitable<void> run_nodes();
   store::asio::awaitable<void> run_beats();
   store::asio::awaitable<void> refresh_nodes();
+  store::asio::awaitable<void> give_up(store::NodeRow node);
   store::asio::awaitable<void> beat();
   void watch(std::string name, std::string address);
 

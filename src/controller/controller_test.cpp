@@ -23,8 +23,11 @@ using testing::FakeWorker;
 
 namespace fs = std::filesystem;
 
-constexpr WatchTimes quick{
-    .report_every = 50ms, .look_every = 50ms, .confirm_after = 300ms, .sample_every = 200ms};
+constexpr WatchTimes quick{.report_every = 50ms,
+                           .look_every = 50ms,
+                           .confirm_after = 300ms,
+                           .sample_every = 200ms,
+                           .nodes_every = 200ms};
 
 base::Deadline soon() {
   return base::system_clock().in(10s);
@@ -448,6 +451,38 @@ TEST(ControllerReconciles, ASilentWorkerEndsNothingAndDeletesWaitForIt) {
     co_await bench.wait_for(due.public_id, SandboxState::deleted);
     auto const later = co_await bench.row_of(kept.public_id);
     EXPECT_EQ(later.state, SandboxState::running);
+  };
+  with_bench(body);
+}
+
+TEST(ControllerNodes, OnlyAnOperatorsWordGivesUpASilentNode) {
+  auto body = [](Bench& bench) -> store::asio::awaitable<void> {
+    auto const row = co_await bench.running();
+    auto const leaving = co_await bench.running(1);
+    co_await bench.worker.stop();
+    store::testing::query(bench.conninfo,
+                          "update nodes set heartbeat_at = now() - interval '1 day'");
+    bench.start_controller("one");
+    co_await bench.wait_for(leaving.public_id, SandboxState::deleting);
+    co_await async::sleep_for(500ms);
+    auto const still = co_await bench.row_of(row.public_id);
+    EXPECT_EQ(still.state, SandboxState::running);
+    auto const declared = co_await bench.store.nodes.declare_lost("node-1", soon());
+    EXPECT_TRUE(declared);
+    auto const lost = co_await bench.wait_for(row.public_id, SandboxState::failed);
+    EXPECT_EQ(lost.end_reason, "host_lost");
+    auto const left = co_await bench.wait_for(leaving.public_id, SandboxState::deleted);
+    EXPECT_EQ(left.end_reason, "deadline") << "what was decided before stays the reason";
+    // It returns with its machines all the same: they are nobody's now.
+    bench.worker.start();
+    auto const until = soon();
+    while (!bench.worker.machines.empty() && base::system_clock().steady_now() < until)
+      co_await async::sleep_for(10ms);
+    EXPECT_THAT(bench.worker.machines, ::testing::IsEmpty());
+    auto const nodes = co_await bench.store.nodes.list(soon());
+    EXPECT_FALSE(taken(nodes).at(0).lost_at.has_value());
+    auto const nobody = co_await bench.store.nodes.declare_lost("nobody", soon());
+    EXPECT_EQ(nobody.error().code(), base::Code::not_found);
   };
   with_bench(body);
 }

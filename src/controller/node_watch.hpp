@@ -17,6 +17,7 @@ struct WatchTimes {
   /// Two looks this far apart must agree before anything is done.
   std::chrono::milliseconds confirm_after{4000};
   std::chrono::milliseconds sample_every{5000};
+  std::chrono::milliseconds nodes_every{5000};
 };
 
 class NodeWatch {

@@ -12,14 +12,17 @@ Statement const upsert_statement{"nodes.upsert",
 
 Statement const list_statement{"nodes.list",
                                "select name, address, draining, report, space_us(heartbeat_at), "
-                               "space_us(created_at) from nodes order by name",
+                               "space_us(lost_at), space_us(created_at) from nodes order by name",
                                Statement::Kind::read};
 
 // All nodes of a round at once: single updates would cost a commit each.
 Statement const beat_statement{
     "nodes.beat",
-    "update nodes n set report = b.report, heartbeat_at = now()"
+    "update nodes n set report = b.report, heartbeat_at = now(), lost_at = null"
     " from jsonb_to_recordset($1::jsonb) as b (name text, report jsonb) where n.name = b.name"};
+
+Statement const declare_lost_statement{
+    "nodes.declare_lost", "update nodes set lost_at = now() where name = $1 returning name"};
 
 }  // namespace
 
@@ -45,6 +48,7 @@ async::Task<std::vector<NodeRow>> Nodes::list(base::Deadline deadline) {
     auto report = wire::decode<wire::NodeReport>(reader.document(), wire::UnknownKeys::ignore);
     if (report) node.report = std::move(*report);
     node.heartbeat_at = reader.time_or_nothing();
+    node.lost_at = reader.time_or_nothing();
     node.created_at = reader.time();
     nodes.push_back(std::move(node));
   }
@@ -59,6 +63,17 @@ async::Task<void> Nodes::beat(std::vector<Heartbeat> beats, base::Deadline deadl
   params.document(array);
   auto rows = co_await database_.run(beat_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
+}
+
+async::Task<void> Nodes::declare_lost(std::string name, base::Deadline deadline) {
+  Params params;
+  params.text(name);
+  auto rows = co_await database_.run(declare_lost_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  if (rows->empty()) {
+    co_return base::fail(base::Code::not_found, fmt::format("there is no node \"{}\"", name));
+  }
   co_return base::Result<void>();
 }
 

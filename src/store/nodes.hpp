@@ -12,6 +12,7 @@ struct NodeRow {
   bool draining = false;
   wire::NodeReport report;
   std::optional<base::WallTime> heartbeat_at;
+  std::optional<base::WallTime> lost_at;  // declared lost by an operator, and not heard of since
   base::WallTime created_at;
 };
 
@@ -27,8 +28,10 @@ class Nodes {
   /// Makes the node known, or changes its address.
   async::Task<void> upsert(std::string name, std::string address, base::Deadline deadline);
   async::Task<std::vector<NodeRow>> list(base::Deadline deadline);
-  /// All reports of one round in one statement.
+  /// All reports of one round in one statement. All of these nodes are evidently not lost.
   async::Task<void> beat(std::vector<Heartbeat> beats, base::Deadline deadline);
+  /// not_found without that node.
+  async::Task<void> declare_lost(std::string name, base::Deadline deadline);
 
  private:
   Database& database_;
