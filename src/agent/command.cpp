@@ -83,12 +83,13 @@ Command::Command(asio::any_io_executor executor,
                  Description description,
                  Pipes pipes,
                  ControlGroup group,
-                 std::size_t log_bytes_max)
+                 Limits limits)
     : pid_(pid),
       description_(std::move(description)),
       terminal_(static_cast<bool>(pipes.terminal)),
       group_(std::move(group)),
-      log_(log_bytes_max),
+      stall_max_(limits.stall_max),
+      log_(limits.log_bytes_max),
       last_output_(now()),
       changed_(executor),
       consumed_(executor),
@@ -185,7 +186,7 @@ bool Command::has_room(std::size_t bytes) const {
 }
 
 void Command::give_up_stalled() {
-  auto const latest = now() - stall_max;
+  auto const latest = now() - stall_max_;
   for (auto& listener : listeners_) {
     if (listener.lossy || listener.moved > latest || log_.keeps(listener.at, pipe_piece_max))
       continue;
@@ -202,7 +203,7 @@ asio::awaitable<void> Command::wait_for_room(std::size_t bytes) {
       // Idle until now is not slow: a listener has the whole time from when it first holds the
       // command back.
       listener.moved = std::max(listener.moved, blocked);
-      if (!listener.lossy) first_to_stall = std::min(first_to_stall, listener.moved + stall_max);
+      if (!listener.lossy) first_to_stall = std::min(first_to_stall, listener.moved + stall_max_);
     }
     auto waiting = consumed_.wait();
     auto const how = co_await async::run_until(first_to_stall, std::move(waiting));

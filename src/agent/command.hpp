@@ -34,14 +34,17 @@ class Command {
     std::optional<std::string> tag;
   };
 
-  static constexpr std::chrono::seconds stall_max{20};
+  struct Limits {
+    std::size_t log_bytes_max = 256 * 1024;
+    std::chrono::milliseconds stall_max{20'000};
+  };
 
   Command(asio::any_io_executor executor,
           pid_t pid,
           Description description,
           Pipes pipes,
           ControlGroup group,
-          std::size_t log_bytes_max);
+          Limits limits);
   ~Command();
 
   pid_t pid() const noexcept { return pid_; }
@@ -126,6 +129,7 @@ class Command {
   std::shared_ptr<PipeEnd> output_;
   std::shared_ptr<PipeEnd> error_;
   ControlGroup group_;
+  std::chrono::milliseconds stall_max_;
   OutputLog log_;
   std::list<Listener> listeners_;
 

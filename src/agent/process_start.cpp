@@ -230,13 +230,15 @@ RpcResult<ProcessService::CommandRef> ProcessService::launch(Start start) {
       {"cmd", start.program}, {"args", std::move(arguments)}, {"envs", std::move(env)}};
   if (start.cwd) description.config["cwd"] = *start.cwd;
   description.tag = std::move(start.tag);
-  auto const log_max = logs_bytes() > logs_bytes_soft_max ? small_log_bytes_max : log_bytes_max;
+  Command::Limits limits;
+  limits.log_bytes_max = logs_bytes() > logs_bytes_soft_max ? small_log_bytes_max : log_bytes_max;
+  limits.stall_max = options_.stall_max;
   auto command = std::make_shared<Command>(executor_,
                                            std::get<pid_t>(made),
                                            std::move(description),
                                            std::move(ours),
                                            std::move(group),
-                                           log_max);
+                                           limits);
   adopt(command, start.deadline);
   return command;
 }

@@ -120,7 +120,8 @@ class Exchange {
   asio::awaitable<void> run_stream(RpcCall call);
   asio::awaitable<RpcResult<std::unique_ptr<MessageSource>>> open_stream(RpcCall call);
   asio::awaitable<void> pump();
-  asio::awaitable<bool> write_ready();
+  enum class Wrote : std::uint8_t { something, nothing, reader_gone };
+  asio::awaitable<Wrote> write_ready();
   asio::awaitable<void> finish_stream(RpcResult<void> result);
   asio::awaitable<void> run_client_stream(RpcCall call);
   asio::awaitable<RpcResult<json::value>> read_message_body();
@@ -242,19 +243,17 @@ asio::awaitable<void> Exchange::run_stream(RpcCall call) {
   co_await async::race(std::move(pumping), std::move(gone));
 }
 
-/// Writes what is ready, in few and large pieces. False when nothing was; a failed write ends the
-/// stream like a reader that left.
-asio::awaitable<bool> Exchange::write_ready() {
+/// Writes what is ready, in few and large pieces.
+asio::awaitable<Exchange::Wrote> Exchange::write_ready() {
   std::string batch;
   while (batch.size() < batch_bytes) {
     auto const message = source_->take();
     if (!message) break;
     append_envelope(batch, envelope_message, *message);
   }
-  if (batch.empty()) co_return false;
+  if (batch.empty()) co_return Wrote::nothing;
   auto const written = co_await response_.write(batch);
-  if (!written) throw boost::system::system_error(asio::error::operation_aborted);
-  co_return true;
+  co_return written ? Wrote::something : Wrote::reader_gone;
 }
 
 asio::awaitable<void> Exchange::pump() {
@@ -266,8 +265,9 @@ asio::awaitable<void> Exchange::pump() {
       co_await finish_stream(rpc_fail(RpcCode::deadline_exceeded, "context deadline exceeded"));
       co_return;
     }
-    bool const wrote = co_await write_ready();
-    if (wrote) {
+    auto const wrote = co_await write_ready();
+    if (wrote == Wrote::reader_gone) co_return;
+    if (wrote == Wrote::something) {
       last_word = clock.steady_now();
       continue;
     }
