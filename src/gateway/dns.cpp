@@ -180,6 +180,13 @@ base::Result<std::uint32_t> SyntheticNames::address_of(domain::HostName const& n
   return address;
 }
 
+void SyntheticNames::restore(domain::HostName const& name, std::uint32_t address) {
+  if (!covers(address) || by_name_.contains(name) || by_address_.contains(address)) return;
+  by_name_.emplace(name, address);
+  by_address_.emplace(address, name);
+  next_ = std::max(next_, address - range_.first + 1);
+}
+
 std::optional<domain::HostName> SyntheticNames::name_of(std::uint32_t address) const {
   auto const known = by_address_.find(address);
   if (known == by_address_.end()) return std::nullopt;

@@ -40,6 +40,12 @@ class SyntheticNames {
 
   std::size_t size() const noexcept { return by_name_.size(); }
 
+  std::map<domain::HostName, std::uint32_t> const& all() const noexcept { return by_name_; }
+
+  /// Takes over a pair of an earlier life. Ignored outside the range or when one of the two is
+  /// known already.
+  void restore(domain::HostName const& name, std::uint32_t address);
+
   void set_limit(std::uint32_t names_max) noexcept { names_max_ = names_max; }
 
  private:

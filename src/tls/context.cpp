@@ -1,6 +1,7 @@
 #include "tls/context.hpp"
 
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 
 namespace tls {
@@ -76,6 +77,35 @@ base::Result<std::shared_ptr<ServerContext>> ServerContext::load(
   return std::make_shared<OpenServerContext>(std::move(context));
 }
 
+namespace {
+
+base::Result<std::shared_ptr<ClientContext>> finish_client(Context context) {
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  // Unlike OpenSSL's other calls this one returns 0 for success.
+  if (SSL_CTX_set_alpn_protos(context.get(), http_1_1.data(), http_1_1.size()) != 0) {
+    return base::fail(base::Code::internal, "set ALPN: " + openssl_error());
+  }
+  return std::make_shared<OpenClientContext>(std::move(context));
+}
+
+}  // namespace
+
+base::Result<std::shared_ptr<ClientContext>> ClientContext::from_pem(std::string const& ca_pem) {
+  ERR_clear_error();
+  auto context = make_context(false);
+  if (!context) return base::fail(base::Code::internal, "make a TLS context: " + openssl_error());
+  std::unique_ptr<BIO, decltype(&BIO_free_all)> const bio(
+      BIO_new_mem_buf(ca_pem.data(), static_cast<int>(ca_pem.size())), &BIO_free_all);
+  int added = 0;
+  while (auto* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+    added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), certificate);
+    X509_free(certificate);
+  }
+  ERR_clear_error();
+  if (added == 0) return base::fail(base::Code::invalid_argument, "no certificate in the text");
+  return finish_client(std::move(context));
+}
+
 base::Result<std::shared_ptr<ClientContext>> ClientContext::make(std::string const& ca_pem_file) {
   ERR_clear_error();
   auto context = make_context(false);
@@ -87,12 +117,7 @@ base::Result<std::shared_ptr<ClientContext>> ClientContext::make(std::string con
     return base::fail(base::Code::invalid_argument,
                       "read the trusted certificates: " + openssl_error(),
                       ca_pem_file);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  // Unlike OpenSSL's other calls this one returns 0 for success.
-  if (SSL_CTX_set_alpn_protos(context.get(), http_1_1.data(), http_1_1.size()) != 0) {
-    return base::fail(base::Code::internal, "set ALPN: " + openssl_error());
-  }
-  return std::make_shared<OpenClientContext>(std::move(context));
+  return finish_client(std::move(context));
 }
 
 }  // namespace tls

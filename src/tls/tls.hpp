@@ -22,6 +22,8 @@ class ClientContext {
  public:
   /// Trusts exactly the certificates of `ca_pem_file`, or the system's store when it is empty.
   static base::Result<std::shared_ptr<ClientContext>> make(std::string const& ca_pem_file);
+  /// Trusts exactly the certificates in this PEM text.
+  static base::Result<std::shared_ptr<ClientContext>> from_pem(std::string const& ca_pem);
   virtual ~ClientContext() = default;
 };
 

@@ -1,0 +1,254 @@
+#include "gateway/control.hpp"
+
+#include "base/log.hpp"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <deque>
+#include <map>
+
+namespace gateway {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t command_bytes_max = 8 << 20;
+constexpr std::size_t backlog_max = 4096;
+constexpr auto coalesce_every = 1s;
+
+/// Sends events to the worker in order. Decisions wait in a bounded queue; when it is full they are
+/// counted, and the count is sent as a record of its own, so that a gap in the audit is itself in
+/// the audit.
+class EventSender final : public DecisionSink {
+ public:
+  EventSender(asio::any_io_executor executor, net::ByteStream& stream)
+      : wake_(std::move(executor)), stream_(stream) {}
+
+  void report(wire::GatewayDecision decision) override {
+    auto const now = base::system_clock().steady_now();
+    if (decision.decision == "denied" && coalesced(decision, now)) return;
+    wire::GatewayEvent event;
+    event.decision = std::move(decision);
+    if (queue_.size() >= backlog_max) {
+      ++lost_;
+      return;
+    }
+    push(event);
+  }
+
+  void push(wire::GatewayEvent const& event) {
+    queue_.push_back(wire::encode_text(event) + "\n");
+    wake_.notify_all();
+  }
+
+  asio::awaitable<void> run() {
+    while (true) {
+      while (queue_.empty())
+        co_await wake_.wait();
+      auto const line = std::move(queue_.front());
+      queue_.pop_front();
+      auto const sent = co_await stream_.write_text(line);
+      if (!sent) co_return;
+      if (lost_ > 0 && queue_.size() < backlog_max / 2) {
+        wire::GatewayEvent event;
+        event.decision.emplace();
+        event.decision->kind = "gap";
+        event.decision->reason = "decisions were not recorded one by one";
+        event.decision->count = static_cast<std::uint32_t>(std::exchange(lost_, 0));
+        push(event);
+      }
+    }
+  }
+
+  asio::awaitable<void> flush_coalesced() {
+    while (true) {
+      co_await async::sleep_for(coalesce_every);
+      for (auto& [key, repeat] : repeats_) {
+        if (repeat.count == 0) continue;
+        repeat.decision.count = std::exchange(repeat.count, 0);
+        wire::GatewayEvent event;
+        event.decision = repeat.decision;
+        push(event);
+      }
+      auto const old = base::system_clock().steady_now() - coalesce_every;
+      std::erase_if(repeats_, [&](auto const& pair) { return pair.second.since < old; });
+    }
+  }
+
+ private:
+  struct Repeat {
+    wire::GatewayDecision decision;
+    std::uint32_t count = 0;
+    base::SteadyTime since;
+  };
+
+  /// The first denial of a kind goes out at once, repeats within a second as one record with a
+  /// count.
+  bool coalesced(wire::GatewayDecision const& decision, base::SteadyTime now) {
+    auto const key =
+        fmt::format("{}|{}|{}|{}", decision.kind, decision.reason, decision.host, decision.address);
+    auto const known = repeats_.find(key);
+    if (known == repeats_.end()) {
+      if (repeats_.size() < backlog_max) repeats_.emplace(key, Repeat{decision, 0, now});
+      return false;
+    }
+    ++known->second.count;
+    return true;
+  }
+
+  async::Signal wake_;
+  net::ByteStream& stream_;
+  std::deque<std::string> queue_;
+  std::map<std::string, Repeat> repeats_;
+  std::size_t lost_ = 0;
+};
+
+bool original_destination(int socket, std::uint32_t& address, std::uint16_t& port) {
+  sockaddr_in name{};
+  socklen_t size = sizeof name;
+  // SAFETY: getsockname takes any address type through sockaddr*. With TPROXY the local name is
+  // what the guest dialled.
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size) != 0 ||
+      name.sin_family != AF_INET)
+    return false;
+  address = ntohl(name.sin_addr.s_addr);
+  port = ntohs(name.sin_port);
+  return true;
+}
+
+class GatewayProcess {
+ public:
+  GatewayProcess(asio::any_io_executor executor,
+                 net::Stream control,
+                 std::unique_ptr<BrokerClient> broker)
+      : control_(std::move(control)),
+        sender_(executor, *control_),
+        gateway_(executor, sender_, std::move(broker)),
+        flows_(executor),
+        services_(executor) {}
+
+  asio::awaitable<void> run(net::Listener& tcp, os::Fd dns_datagram, net::Listener& dns_stream) {
+    services_.spawn("events", sender_.run());
+    services_.spawn("coalesce", sender_.flush_coalesced());
+    services_.spawn("tcp", accept_flows(tcp));
+    services_.spawn("dns_datagrams", serve_dns_datagrams(gateway_, std::move(dns_datagram)));
+    services_.spawn("dns_streams", accept_queries(dns_stream));
+    co_await obey();
+    services_.cancel();
+    co_await services_.join();
+    flows_.cancel();
+    co_await flows_.join();
+  }
+
+ private:
+  /// Commands until the worker's end closes.
+  asio::awaitable<void> obey() {
+    std::string received;
+    std::vector<char> buffer(64 * 1024);
+    while (true) {
+      auto const got = co_await control_->read_some(buffer);
+      if (!got || *got == 0) co_return;
+      received.append(buffer.data(), *got);
+      for (auto end = received.find('\n'); end != std::string::npos; end = received.find('\n')) {
+        on_command(std::string_view(received).substr(0, end));
+        received.erase(0, end + 1);
+      }
+      if (received.size() > command_bytes_max) co_return;
+    }
+  }
+
+  void on_command(std::string_view line) {
+    auto command =
+        wire::decode_text<wire::GatewayCommand>(line, wire::UnknownKeys::ignore, command_bytes_max);
+    wire::GatewayEvent event;
+    if (!command) {
+      base::log::error("bad_command", {{"what", command.error().message()}});
+      return;
+    }
+    gateway_.heard_of_worker();
+    if (command->start) {
+      auto started = gateway_.start(*command->start);
+      if (started) {
+        event.started = std::move(*started);
+      } else {
+        event.applied = wire::GatewayApplied{0, 0, 0, started.error().message()};
+      }
+      sender_.push(event);
+    } else if (command->policy) {
+      event.applied = gateway_.apply(*command->policy);
+      sender_.push(event);
+    } else if (command->revoke) {
+      gateway_.revoke(*command->revoke);
+    } else if (command->names) {
+      auto& names = event.names.emplace();
+      for (auto const& [name, address] : gateway_.names().all())
+        names[name.str()] = to_text(address_of_ipv4(address));
+      sender_.push(event);
+    }
+  }
+
+  asio::awaitable<void> accept_flows(net::Listener& listener) {
+    while (true) {
+      auto guest = co_await listener.accept();
+      if (!guest) co_return;
+      std::uint32_t address = 0;
+      std::uint16_t port = 0;
+      bool const known = original_destination((*guest)->native_handle(), address, port);
+      if (!known || !gateway_.admit_connection()) {
+        wire::GatewayDecision record;
+        record.kind = "connection";
+        record.decision = "denied";
+        record.reason = gateway_.policy() ? "connection_budget" : "no_policy";
+        record.address = to_text(address_of_ipv4(address));
+        record.port = port;
+        gateway_.report(std::move(record));
+        continue;  // the stream's end is a reset or a close for the guest, at once
+      }
+      flows_.spawn("flow", serve_flow(gateway_, std::move(*guest), address, port));
+    }
+  }
+
+  asio::awaitable<void> accept_queries(net::Listener& listener) {
+    while (true) {
+      auto guest = co_await listener.accept();
+      if (!guest) co_return;
+      if (gateway_.admit_connection())
+        flows_.spawn("dns", serve_dns_stream(gateway_, std::move(*guest)));
+    }
+  }
+
+  net::Stream control_;
+  EventSender sender_;
+  Gateway gateway_;
+  async::TaskGroup flows_;
+  async::TaskGroup services_;
+};
+
+}  // namespace
+
+asio::awaitable<int> run_gateway(Sockets sockets) {
+  auto executor = co_await asio::this_coro::executor;
+  auto control = net::adopt_socket(executor, std::move(sockets.control));
+  auto tcp = net::adopt_listener(executor, std::move(sockets.tcp));
+  auto dns_stream = net::adopt_listener(executor, std::move(sockets.dns_stream));
+  if (!control || !tcp || !dns_stream) {
+    base::log::error("gateway_sockets", {{"what", "a descriptor is missing"}});
+    co_return 1;
+  }
+  std::unique_ptr<BrokerClient> broker;
+  if (sockets.broker) {
+    if (auto stream = net::adopt_socket(executor, std::move(sockets.broker)))
+      broker = std::make_unique<BrokerClient>(executor, std::move(*stream));
+  }
+  // Everything that needs a file is loaded by now; what comes later is bytes of strangers.
+  if (auto confined = confine(); !confined) {
+    base::log::error("gateway_confine", {{"what", confined.error().message()}});
+    co_return 1;
+  }
+  GatewayProcess process(executor, std::move(*control), std::move(broker));
+  co_await process.run(**tcp, std::move(sockets.dns_datagram), **dns_stream);
+  co_return 0;
+}
+
+}  // namespace gateway

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "gateway/gateway.hpp"
+
+namespace gateway {
+
+/// What space-hostd hands over when it starts a gateway.
+struct Sockets {
+  os::Fd control;       // connected stream to the worker
+  os::Fd tcp;           // listener, transparent, in the slot
+  os::Fd dns_datagram;  // port 53 in the slot
+  os::Fd dns_stream;
+  os::Fd broker;  // connected to the broker's use.sock; may be absent: no credentials then
+};
+
+/// Runs until the control connection has been gone for longer than the policy may age, or
+/// cancelled.
+asio::awaitable<int> run_gateway(Sockets sockets);
+
+/// Gives up every system call that a gateway does not need any more. After this no file can be
+/// opened and no program started. `fail` instead of going on when the kernel refuses.
+base::Result<void> confine();
+
+}  // namespace gateway

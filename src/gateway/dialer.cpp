@@ -1,0 +1,72 @@
+#include "gateway/dialer.hpp"
+
+namespace gateway {
+namespace {
+
+// Long enough for a far server, short enough that a second address gets its turn within the whole
+// deadline.
+constexpr std::chrono::milliseconds connect_timeout{4'000};
+constexpr std::chrono::milliseconds resolve_timeout{2'500};
+
+}  // namespace
+
+async::Task<Dialer::Connected> Dialer::dial(domain::HostName host,
+                                            std::uint16_t port,
+                                            base::Deadline deadline) {
+  auto const until = std::min(deadline, base::system_clock().in(resolve_timeout));
+  auto addresses = co_await resolver_.resolve(std::move(host), until);
+  if (!addresses) co_return base::passing(addresses);
+  std::erase_if(*addresses, [&](Address const& address) { return !filter_.allows(address); });
+  if (addresses->empty()) {
+    co_return base::fail(base::Code::denied,
+                         "the name leads to private or reserved addresses only");
+  }
+  co_return co_await connect_first(std::move(*addresses), port, deadline);
+}
+
+async::Task<Dialer::Connected> Dialer::dial_tls(domain::HostName host,
+                                                std::uint16_t port,
+                                                base::Deadline deadline) {
+  auto name = host.str();
+  auto connected = co_await dial(std::move(host), port, deadline);
+  if (!connected) co_return base::passing(connected);
+  auto secured =
+      co_await tls::connect(trust_, std::move(connected->stream), std::move(name), deadline);
+  if (!secured) co_return base::passing(secured, "upstream");
+  Connected out;
+  out.stream = std::move(*secured);
+  out.address = connected->address;
+  co_return out;
+}
+
+async::Task<Dialer::Connected> Dialer::dial_address(std::uint32_t ipv4,
+                                                    std::uint16_t port,
+                                                    base::Deadline deadline) {
+  auto const address = address_of_ipv4(ipv4);
+  if (!filter_.allows(address))
+    co_return base::fail(base::Code::denied, "the address is private or reserved");
+  std::vector<Address> only(1, address);
+  co_return co_await connect_first(std::move(only), port, deadline);
+}
+
+async::Task<Dialer::Connected> Dialer::connect_first(std::vector<Address> addresses,
+                                                     std::uint16_t port,
+                                                     base::Deadline deadline) {
+  base::Error last(base::Code::unavailable, "no address answered");
+  for (auto const& address : addresses) {
+    auto const until = std::min(deadline, base::system_clock().in(connect_timeout));
+    auto connecting = net::connect_tcp(to_text(address), port);
+    auto stream = co_await async::with_deadline(until, std::move(connecting));
+    if (stream) {
+      Connected out;
+      out.stream = std::move(*stream);
+      out.address = address;
+      co_return out;
+    }
+    last = stream.error();
+    if (base::system_clock().steady_now() >= deadline) break;
+  }
+  co_return std::unexpected(std::move(last));
+}
+
+}  // namespace gateway

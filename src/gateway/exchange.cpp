@@ -1,0 +1,537 @@
+#include "gateway/gateway.hpp"
+#include "gateway/guest_auth.hpp"
+#include "gateway/http1.hpp"
+#include "gateway/scrubber.hpp"
+
+#include <boost/json/serialize.hpp>
+#include <poll.h>
+
+namespace gateway {
+namespace {
+
+using namespace std::chrono_literals;
+using domain::Decision;
+
+constexpr auto head_timeout = 30s;
+constexpr auto idle_timeout = 300s;
+constexpr auto connect_timeout = 10s;
+constexpr auto response_timeout = 300s;
+constexpr auto broker_timeout = 2s;
+constexpr std::size_t buffer_bytes = 16 * 1024;
+constexpr std::size_t path_shown_max = 256;
+
+/// Reads a stream piecemeal and keeps what was read ahead.
+class Reader {
+ public:
+  Reader(net::ByteStream& stream, std::string received)
+      : stream_(stream), received_(std::move(received)) {}
+
+  std::string_view received() const noexcept { return received_; }
+
+  void consume(std::size_t count) { received_.erase(0, count); }
+
+  std::string take_all() { return std::exchange(received_, {}); }
+
+  /// False at the end of the stream.
+  async::Task<bool> more() {
+    std::array<char, buffer_bytes> buffer;
+    auto const got = co_await stream_.read_some(buffer);
+    if (!got) co_return std::unexpected(got.error());
+    received_.append(buffer.data(), *got);
+    co_return *got > 0;
+  }
+
+  /// A whole head, taken out of the buffer; "" when the peer closed between messages.
+  async::Task<std::string> head() {
+    while (true) {
+      auto const length = head_length(received_);
+      if (!length) co_return std::unexpected(length.error());
+      if (*length > 0) {
+        auto text = received_.substr(0, *length);
+        consume(*length);
+        co_return text;
+      }
+      auto const alive = co_await more();
+      if (!alive) co_return std::unexpected(alive.error());
+      if (!*alive && received_.empty()) co_return std::string();
+      if (!*alive)
+        co_return base::fail(base::Code::unavailable,
+                             "the connection ended in the middle of a head");
+    }
+  }
+
+ private:
+  net::ByteStream& stream_;
+  std::string received_;
+};
+
+struct Upstream {
+  explicit Upstream(Dialer::Connected connected)
+      : stream(std::move(connected.stream)),
+        address(to_text(connected.address)),
+        reader(*stream, {}) {}
+
+  net::Stream stream;
+  std::string address;
+  Reader reader;
+};
+
+/// What one request carries besides itself.
+struct Injected {
+  std::string credential;  // name
+  std::string id;          // id/version, for the audit
+  std::unique_ptr<Scrubber> scrubber;
+};
+
+bool is_scannable(ResponseHead const& head) {
+  auto const* encoding = head.find("content-encoding");
+  return !encoding || *encoding == "identity";
+}
+
+class HttpServer {
+ public:
+  HttpServer(
+      Gateway& gateway, LiveFlow& flow, net::ByteStream& guest, std::string received, bool tls)
+      : gateway_(gateway),
+        flow_(flow),
+        guest_(guest),
+        reader_(guest, std::move(received)),
+        tls_(tls) {}
+
+  asio::awaitable<void> run() {
+    while (true) {
+      auto reading = reader_.head();
+      auto text = co_await async::with_deadline(
+          base::system_clock().in(first_ ? head_timeout : idle_timeout), std::move(reading));
+      first_ = false;
+      if (!text && text.error().code() == base::Code::invalid_argument)
+        co_await refuse(400, "malformed_request", text.error().message());
+      if (!text || text->empty()) co_return;
+      auto head = parse_request_head(*text, flow_.port);
+      if (!head) {
+        co_await refuse(400, "malformed_request", head.error().message());
+        co_return;
+      }
+      record_ = {};
+      bool const go_on = co_await serve(std::move(*head));
+      flow_.request.reset();
+      flow_.credentials.clear();
+      if (!go_on) co_return;
+    }
+  }
+
+ private:
+  /// One request; false = the connection ends here.
+  asio::awaitable<bool> serve(RequestHead head) {
+    begin_record(head);
+    auto const decision = judge(head);
+    if (!decision) co_return co_await answer_denial();
+    if (!gateway_.admit_request())
+      co_return co_await answer(
+          429, "request_budget", "This sandbox sends more requests than its policy allows.");
+    auto injected = co_await inject(head, *decision);
+    if (!injected) co_return co_await answer_injection_failure(injected.error());
+    drop_stale_upstream();
+    if (!upstream_) {
+      bool const connected = co_await connect();
+      if (!connected) co_return false;
+    }
+    watch_both();
+    if (head.expect_continue) {
+      auto const sent = co_await guest_.write_text("HTTP/1.1 100 Continue\r\n\r\n");
+      if (!sent) co_return false;
+    }
+    co_return co_await exchange(head, *decision, *injected);
+  }
+
+  void begin_record(RequestHead const& head) {
+    answering_ = false;
+    record_.kind = "request";
+    record_.host = head.host ? head.host->str() : "";
+    record_.port = flow_.port;
+    record_.method = head.method;
+    record_.path = head.path.substr(0, path_shown_max);
+  }
+
+  /// The decision when allowed; else nothing, with `denial_` saying why.
+  std::optional<Decision> judge(RequestHead const& head) {
+    denial_ = {};
+    auto const deny = [&](int status, std::string reason, std::string sentence) {
+      denial_ = {status, std::move(reason), std::move(sentence)};
+      return std::nullopt;
+    };
+    // One canonical name: what was dialled, the SNI and Host are the same bytes or nothing goes
+    // out.
+    if (!head.host || *head.host != *flow_.host || head.port != flow_.port) {
+      return deny(421,
+                  "authority_differs",
+                  "The Host of the request is another one than the connection was made to.");
+    }
+    if (head.method == "TRACE" || head.method == "TRACK" || head.method == "CONNECT") {
+      return deny(405, "method_never_allowed", "This method is refused everywhere.");
+    }
+    if (!head.upgrade.empty() && head.upgrade != "websocket")
+      return deny(403, "upgrade_refused", "Only WebSocket upgrades are known here.");
+    auto const policy = gateway_.policy();
+    if (!policy)
+      return deny(503, "no_policy", "This sandbox has no policy in force, so it has no network.");
+    domain::RequestTuple tuple{
+        *head.host, flow_.port, head.method, head.path, !head.upgrade.empty()};
+    auto decision = policy->judge_request(tuple);
+    record_.level = decision.level;
+    record_.rule = decision.rule;
+    if (!decision.allowed)
+      return deny(403, std::string(name_of(decision.reason)), sentence_of(decision.reason));
+    // The rule's text belongs to the policy, which may be replaced while the request runs.
+    policy_in_use_ = policy;
+    flow_.request = std::move(tuple);
+    return decision;
+  }
+
+  async::Task<std::vector<Injected>> inject(RequestHead& head, Decision const& decision) {
+    std::vector<Injected> out;
+    auto const* rule = decision.rule_text;
+    if (!rule) co_return out;
+    if (rule->guest_auth == wire::GuestAuth::strip || !rule->inject.empty()) strip_guest_auth(head);
+    for (auto const& one : rule->inject) {
+      if (!tls_) co_return base::fail(base::Code::denied, "a credential is sent over TLS only");
+      if (mints_credentials(head.host->str(), head.method, head.path)) {
+        co_return base::fail(
+            base::Code::denied,
+            "this endpoint gives out new credentials, which a sandbox must not get");
+      }
+      if (!gateway_.broker())
+        co_return base::fail(base::Code::unavailable, "there is no credential broker");
+      wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
+      auto used =
+          co_await gateway_.broker()->use(std::move(use), base::system_clock().in(broker_timeout));
+      if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
+      head.remove(used->header);
+      head.remove("accept-encoding");  // a compressed answer could not be searched for the value
+      auto const bare = used->value.substr(used->value.rfind(' ') + 1);
+      out.push_back({one.credential,
+                     fmt::format("{}/{}", used->id, used->version),
+                     std::make_unique<Scrubber>(bare)});
+      head.fields.push_back({std::move(used->header), std::move(used->value)});
+      flow_.credentials.push_back(one.credential);
+      record_.credential = out.back().id;
+    }
+    co_return out;
+  }
+
+  asio::awaitable<bool> connect() {
+    auto const deadline = base::system_clock().in(connect_timeout);
+    auto dialling = tls_ ? gateway_.dialer().dial_tls(*flow_.host, flow_.port, deadline)
+                         : gateway_.dialer().dial(*flow_.host, flow_.port, deadline);
+    auto connected = co_await std::move(dialling);
+    if (connected) {
+      upstream_ = std::make_unique<Upstream>(std::move(*connected));
+      co_return true;
+    }
+    bool const refused = connected.error().code() == base::Code::denied;
+    co_await answer(
+        refused ? 403 : 502,
+        refused ? "private_address" : "upstream_unreachable",
+        fmt::format("{} cannot be reached: {}.", flow_.host->str(), connected.error().message()));
+    co_return false;
+  }
+
+  /// A kept connection that has something to read before we asked is closed, or speaks out of turn:
+  /// not used again.
+  void drop_stale_upstream() {
+    if (!upstream_) return;
+    pollfd waiting{upstream_->stream->native_handle(), POLLIN, 0};
+    if (!upstream_->reader.received().empty() || ::poll(&waiting, 1, 0) != 0) {
+      upstream_.reset();
+      flow_.cut = [guest = &guest_] { guest->close(); };
+    }
+  }
+
+  void watch_both() {
+    auto* guest = &guest_;
+    auto* upstream = upstream_->stream.get();
+    flow_.cut = [guest, upstream] {
+      guest->close();
+      upstream->close();
+    };
+  }
+
+  asio::awaitable<bool> exchange(RequestHead& head,
+                                 Decision const& decision,
+                                 std::vector<Injected>& injected) {
+    record_.address = upstream_->address;
+    auto text = serialise(head);
+    auto const sent = co_await upstream_->stream->write_text(text);
+    explicit_bzero(text.data(), text.size());
+    for (auto& field : head.fields)
+      if (!injected.empty()) explicit_bzero(field.value.data(), field.value.size());
+    bool keep = false;
+    if (sent) {
+      async::TaskGroup upload(gateway_.executor());
+      uploaded_ = false;
+      upload.spawn("upload", send_body(head.body));
+      keep = co_await answer_from_upstream(head.method, decision, injected);
+      // An answer before the end of the request: the rest of the request has no reader any more.
+      if (!uploaded_) {
+        keep = false;
+        upload.cancel();
+      }
+      co_await upload.join();
+    }
+    if (!answering_ && !keep)
+      co_await answer(
+          502, "upstream_broke", "The server closed the connection before it answered.");
+    answering_ = false;
+    finish_record("allowed");
+    if (!keep || !head.keep_alive) {
+      upstream_.reset();
+      flow_.cut = {};
+    }
+    co_return keep&& head.keep_alive;
+  }
+
+  /// The guest's body, re-framed as it streams; back-pressure is the upstream's.
+  asio::awaitable<void> send_body(Framing framing) {
+    BodyDecoder decoder(framing);
+    bool const chunked = framing.kind == Framing::Kind::chunked;
+    std::string content;
+    while (!decoder.done()) {
+      if (reader_.received().empty()) {
+        auto const alive = co_await reader_.more();
+        if (!alive || !*alive) {
+          upstream_->stream->close();  // half a body must not look like a whole one
+          co_return;
+        }
+      }
+      content.clear();
+      auto const used = decoder.decode(reader_.received(), content);
+      if (!used) {
+        upstream_->stream->close();
+        co_return;
+      }
+      reader_.consume(*used);
+      record_.up_bytes += content.size();
+      if (content.empty()) continue;
+      if (!gateway_.admit_bytes(content.size(), 0)) {
+        upstream_->stream->close();
+        co_return;
+      }
+      auto const wire = chunked ? encode_chunk(content) : content;
+      auto const sent = co_await upstream_->stream->write_text(wire);
+      if (!sent) co_return;
+    }
+    if (chunked) {
+      auto const sent = co_await upstream_->stream->write_text(encode_chunk({}));
+      if (!sent) co_return;
+    }
+    uploaded_ = true;
+  }
+
+  asio::awaitable<std::optional<ResponseHead>> read_response_head(std::string_view method) {
+    while (true) {
+      auto reading = upstream_->reader.head();
+      auto text = co_await async::with_deadline(base::system_clock().in(response_timeout),
+                                                std::move(reading));
+      if (!text || text->empty()) co_return std::nullopt;
+      auto head = parse_response_head(*text, method);
+      if (!head) {
+        record_.reason = "malformed_response";
+        co_return std::nullopt;
+      }
+      // 100 and 103 speak about the request; the guest got its 100 from us.
+      if (head->status >= 200 || head->status == 101) co_return std::move(*head);
+    }
+  }
+
+  asio::awaitable<bool> answer_from_upstream(std::string const& method,
+                                             Decision const& decision,
+                                             std::vector<Injected>& injected) {
+    auto head = co_await read_response_head(method);
+    if (!head) co_return false;
+    record_.status = head->status;
+    bool const upgraded = head->status == 101;
+    if (upgraded && (!flow_.request || !flow_.request->websocket || head->upgrade != "websocket"))
+      co_return false;
+    clean(*head, decision, injected);
+    answering_ = true;
+    bool const to_close = head->body.kind == Framing::Kind::until_close;
+    if (to_close) head->keep_alive = false;
+    auto const sent = co_await guest_.write_text(serialise(*head));
+    if (!sent) co_return false;
+    if (upgraded) {
+      co_await relay_websocket();
+      co_return false;
+    }
+    bool const whole = co_await send_answer_body(method == "HEAD" ? Framing{} : head->body,
+                                                 is_scannable(*head) ? &injected : nullptr);
+    co_return whole && head->keep_alive;
+  }
+
+  /// What a guest must not learn or keep from an answer.
+  void clean(ResponseHead& head, Decision const& decision, std::vector<Injected>& injected) {
+    head.remove("alt-svc");  // would send the client to HTTP/3, past us
+    if (!injected.empty()) head.remove("set-cookie");
+    if (decision.rule_text)
+      for (auto const& name : decision.rule_text->drop_response_headers)
+        head.remove(name);
+    for (auto& one : injected)
+      for (auto& field : head.fields)
+        field.value = one.scrubber->scrub(field.value);
+  }
+
+  asio::awaitable<void> relay_websocket() {
+    // Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
+    auto const early = upstream_->reader.take_all();
+    auto sent = co_await guest_.write_text(early);
+    auto const from_guest = reader_.take_all();
+    if (sent && !from_guest.empty()) sent = co_await upstream_->stream->write_text(from_guest);
+    Decision raw;
+    raw.allowed = true;
+    raw.flow = domain::Flow::tcp;
+    auto const permit = RawPermit::from(raw);
+    if (sent && permit) co_await relay_raw(gateway_, *permit, guest_, *upstream_->stream);
+  }
+
+  asio::awaitable<bool> send_answer_body(Framing framing, std::vector<Injected>* injected) {
+    BodyDecoder decoder(framing);
+    bool const chunked = framing.kind == Framing::Kind::chunked;
+    std::string content;
+    while (!decoder.done()) {
+      content.clear();
+      if (upstream_->reader.received().empty()) {
+        auto const alive = co_await upstream_->reader.more();
+        if (!alive || !*alive) {
+          // A cut TLS connection is an error of the stream and never a complete answer.
+          bool const complete = alive && decoder.end_of_stream().has_value();
+          if (!complete || framing.kind != Framing::Kind::until_close) co_return false;
+          break;
+        }
+      }
+      auto const used = decoder.decode(upstream_->reader.received(), content);
+      if (!used) co_return false;
+      upstream_->reader.consume(*used);
+      bool const sent = co_await send_content(content, chunked, injected);
+      if (!sent) co_return false;
+    }
+    std::string rest;
+    if (injected)
+      for (auto& one : *injected)
+        rest = one.scrubber->pass(rest) + one.scrubber->finish();
+    count_hits(injected);
+    bool const sent = co_await send_piece(rest, chunked);
+    if (!sent) co_return false;
+    if (chunked) {
+      auto const ended = co_await guest_.write_text(encode_chunk({}));
+      co_return ended.has_value();
+    }
+    co_return true;
+  }
+
+  asio::awaitable<bool> send_content(std::string& content,
+                                     bool chunked,
+                                     std::vector<Injected>* injected) {
+    record_.down_bytes += content.size();
+    if (!gateway_.admit_bytes(0, content.size())) co_return false;
+    if (injected)
+      for (auto& one : *injected)
+        content = one.scrubber->pass(content);
+    co_return co_await send_piece(content, chunked);
+  }
+
+  asio::awaitable<bool> send_piece(std::string_view content, bool chunked) {
+    if (content.empty()) co_return true;
+    auto const wire = chunked ? encode_chunk(content) : std::string(content);
+    auto const sent = co_await guest_.write_text(wire);
+    co_return sent.has_value();
+  }
+
+  void count_hits(std::vector<Injected> const* injected) {
+    if (!injected) return;
+    for (auto const& one : *injected)
+      record_.scrub_hits += static_cast<std::uint32_t>(one.scrubber->hits());
+  }
+
+  asio::awaitable<bool> answer_denial() {
+    auto const denial = denial_;
+    co_return co_await answer(denial.status, denial.reason, denial.sentence);
+  }
+
+  asio::awaitable<bool> answer_injection_failure(base::Error error) {
+    bool const denied = error.code() == base::Code::denied;
+    co_return co_await answer(denied ? 403 : 503,
+                              denied ? "credential_refused" : "credential_unavailable",
+                              error.message() + ".");
+  }
+
+  /// A refusal that a person and a program can read. The connection ends: a body that nobody read
+  /// may be on it.
+  asio::awaitable<bool> answer(int status, std::string reason, std::string sentence) {
+    record_.status = status;
+    record_.reason = reason;
+    co_await refuse(status, std::move(reason), std::move(sentence));
+    co_return false;
+  }
+
+  asio::awaitable<void> refuse(int status, std::string reason, std::string sentence) {
+    boost::json::object body;
+    body["code"] = reason;
+    body["message"] = sentence;
+    body["host"] = flow_.host ? flow_.host->str() : "";
+    body["rule"] = record_.rule;
+    body["level"] = record_.level;
+    ResponseHead head;
+    head.status = status;
+    head.reason = "Refused by the sandbox's gateway";
+    head.keep_alive = false;
+    auto const text = boost::json::serialize(body) + "\n";
+    head.fields = {{"Content-Type", "application/json"}, {"X-Space-Refusal", reason}};
+    head.body = {Framing::Kind::length, text.size()};
+    answering_ = true;
+    if (record_.kind.empty()) {
+      record_.kind = "request";
+      record_.host = flow_.host ? flow_.host->str() : "";
+      record_.port = flow_.port;
+    }
+    record_.status = status;
+    record_.reason = reason;
+    finish_record(status == 502 ? "error" : "denied");
+    auto const sent = co_await guest_.write_text(serialise(head) + text);
+    if (sent) static_cast<void>(co_await guest_.shutdown_write());
+  }
+
+  void finish_record(std::string_view decision) {
+    if (record_.kind.empty()) return;
+    record_.decision = decision;
+    if (record_.reason.empty()) record_.reason = "allowed";
+    gateway_.report(std::exchange(record_, {}));
+  }
+
+  struct Denial {
+    int status = 403;
+    std::string reason;
+    std::string sentence;
+  };
+
+  Gateway& gateway_;
+  LiveFlow& flow_;
+  net::ByteStream& guest_;
+  Reader reader_;
+  bool tls_;
+  bool first_ = true;
+  bool answering_ = false;
+  bool uploaded_ = false;
+  Denial denial_;
+  wire::GatewayDecision record_;
+  std::shared_ptr<domain::EgressPolicy const> policy_in_use_;
+  std::unique_ptr<Upstream> upstream_;
+};
+
+}  // namespace
+
+asio::awaitable<void> serve_http(
+    Gateway& gateway, LiveFlow& flow, net::ByteStream& guest, std::string received, bool tls) {
+  HttpServer server(gateway, flow, guest, std::move(received), tls);
+  co_await server.run();
+}
+
+}  // namespace gateway

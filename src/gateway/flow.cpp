@@ -1,0 +1,302 @@
+#include "gateway/client_hello.hpp"
+#include "gateway/gateway.hpp"
+#include "gateway/http1.hpp"
+
+namespace gateway {
+namespace {
+
+using namespace std::chrono_literals;
+using domain::Decision;
+using domain::HostName;
+
+constexpr auto first_bytes_timeout = 10s;
+constexpr auto connect_timeout = 10s;
+
+std::string address_text(std::uint32_t address) {
+  return to_text(address_of_ipv4(address));
+}
+
+wire::GatewayDecision decision_of(Decision const& decision, LiveFlow const& flow) {
+  wire::GatewayDecision out;
+  out.kind = "connection";
+  out.decision = decision.allowed ? "allowed" : "denied";
+  out.reason = name_of(decision.reason);
+  out.host = flow.host ? flow.host->str() : "";
+  out.port = flow.port;
+  out.address = flow.address ? address_text(flow.address) : "";
+  out.level = decision.level;
+  out.rule = decision.rule;
+  return out;
+}
+
+/// One flow's life. Every path that does not end in an explicit permission closes the connection.
+class FlowServer {
+ public:
+  FlowServer(Gateway& gateway, net::Stream guest) : gateway_(gateway), guest_(std::move(guest)) {}
+
+  asio::awaitable<void> run(std::uint32_t destination, std::uint16_t port) {
+    auto const policy = gateway_.policy();
+    flow().port = port;
+    if (!policy) co_return;
+    if (auto name = gateway_.names().name_of(destination)) {
+      flow().host = std::move(name);
+      co_await run_named(*policy);
+    } else if (gateway_.names().covers(destination)) {
+      deny("unknown_synthetic_address", destination);
+    } else {
+      co_await run_literal(*policy, destination);
+    }
+  }
+
+  ~FlowServer() { gateway_.flows().erase(place_); }
+
+  FlowServer(FlowServer const&) = delete;
+  FlowServer& operator=(FlowServer const&) = delete;
+
+ private:
+  LiveFlow& flow() noexcept { return *place_; }
+
+  void deny(std::string reason, std::uint32_t address = 0) {
+    wire::GatewayDecision out;
+    out.kind = "connection";
+    out.decision = "denied";
+    out.reason = std::move(reason);
+    out.host = flow().host ? flow().host->str() : "";
+    out.address = address ? address_text(address) : "";
+    out.port = flow().port;
+    gateway_.report(std::move(out));
+  }
+
+  void error(base::Error const& error) {
+    wire::GatewayDecision out;
+    out.kind = "connection";
+    out.decision = "error";
+    out.reason = error.message();
+    out.host = flow().host ? flow().host->str() : "";
+    out.port = flow().port;
+    gateway_.report(std::move(out));
+  }
+
+  /// The guest asked for a name: the address it dialled is that name's and nobody else's.
+  asio::awaitable<void> run_named(domain::EgressPolicy const& policy) {
+    auto const decision = policy.judge_connection(*flow().host, flow().port);
+    gateway_.report(decision_of(decision, flow()));
+    if (!decision.allowed) co_return;
+    flow().flow = decision.flow;
+    watch();
+    switch (decision.flow) {
+      case domain::Flow::http:
+        co_await run_http();
+        break;
+      case domain::Flow::passthrough:
+        co_await run_passthrough(decision);
+        break;
+      case domain::Flow::tcp:
+        co_await run_tcp(decision);
+        break;
+    }
+  }
+
+  /// The guest dialled an address of its own choice. It is a name's only by what the connection
+  /// says (binding `name`), or it is judged as an address. In neither case does a name lead to an
+  /// address that the guest chose.
+  asio::awaitable<void> run_literal(domain::EgressPolicy const& policy, std::uint32_t destination) {
+    bool const may_carry_name =
+        policy.binding() == wire::Binding::name && (flow().port == 443 || flow().port == 80);
+    if (may_carry_name) {
+      watch();
+      auto const name = co_await name_in_first_bytes();
+      if (name) {
+        flow().host = *name;
+        co_await run_named(policy);
+        co_return;
+      }
+    }
+    flow().address = destination;
+    auto const decision = policy.judge_address(destination, flow().port);
+    gateway_.report(decision_of(decision, flow()));
+    auto const permit = RawPermit::from(decision);
+    if (!permit) co_return;
+    flow().flow = domain::Flow::tcp;
+    watch();
+    auto upstream = co_await gateway_.dialer().dial_address(
+        destination, flow().port, base::system_clock().in(connect_timeout));
+    if (!upstream) {
+      error(upstream.error());
+      co_return;
+    }
+    co_await relay(*permit, *upstream->stream);
+  }
+
+  /// From now on a policy change can end this flow.
+  void watch() {
+    auto* guest = guest_.get();
+    flow().cut = [guest] { guest->close(); };
+  }
+
+  asio::awaitable<void> run_tcp(Decision const& decision) {
+    auto const permit = RawPermit::from(decision);
+    if (!permit) co_return;
+    auto upstream = co_await gateway_.dialer().dial(
+        *flow().host, flow().port, base::system_clock().in(connect_timeout));
+    if (!upstream) {
+      error(upstream.error());
+      co_return;
+    }
+    co_await relay(*permit, *upstream->stream);
+  }
+
+  asio::awaitable<void> run_passthrough(Decision const& decision) {
+    auto const permit = RawPermit::from(decision);
+    auto const hello = co_await read_hello();
+    if (!permit || !hello) co_return;
+    if (!hello->server_name || *hello->server_name != *flow().host) {
+      deny("server_name_differs");
+      co_return;
+    }
+    if (hello->encrypted_client_hello) {
+      deny("encrypted_client_hello");
+      co_return;
+    }
+    auto upstream = co_await gateway_.dialer().dial(
+        *flow().host, flow().port, base::system_clock().in(connect_timeout));
+    if (!upstream) {
+      error(upstream.error());
+      co_return;
+    }
+    auto const sent = co_await upstream->stream->write_text(received_);
+    if (sent) co_await relay(*permit, *upstream->stream);
+  }
+
+  asio::awaitable<void> relay(RawPermit permit, net::ByteStream& upstream) {
+    auto* guest = guest_.get();
+    flow().cut = [guest, &upstream] {
+      guest->close();
+      upstream.close();
+    };
+    co_await relay_raw(gateway_, permit, *guest_, upstream);
+  }
+
+  asio::awaitable<void> run_http() {
+    auto const first = co_await peek();
+    if (!first) co_return;
+    bool const tls = *first == 0x16;
+    // 443 is TLS and 80 is not: what disagrees with its port is a trick or a mistake.
+    if ((flow().port == 443 && !tls) || (flow().port == 80 && tls)) {
+      deny("protocol_differs_from_port");
+      co_return;
+    }
+    if (!tls) {
+      co_await serve_http(gateway_, flow(), *guest_, std::move(received_), false);
+      co_return;
+    }
+    auto const hello = co_await read_hello();
+    if (!hello) co_return;
+    if (hello->server_name && *hello->server_name != *flow().host) {
+      deny("server_name_differs");
+      co_return;
+    }
+    if (!gateway_.admit_handshake()) {
+      deny("handshake_budget");
+      co_return;
+    }
+    auto secured =
+        co_await gateway_.minter().accept(flow().host->str(),
+                                          with_prefix(std::move(received_), std::move(guest_)),
+                                          base::system_clock().in(first_bytes_timeout));
+    if (!secured) {
+      // The old stream is gone with the failed handshake.
+      flow().cut = {};
+      error(secured.error());
+      co_return;
+    }
+    guest_ = std::move(*secured);
+    watch();
+    co_await serve_http(gateway_, flow(), *guest_, {}, true);
+  }
+
+  /// The first byte of the connection, with everything that came along kept in received_.
+  asio::awaitable<std::optional<unsigned char>> peek() {
+    if (received_.empty()) {
+      auto more = read_more();
+      auto const read = co_await async::with_deadline(base::system_clock().in(first_bytes_timeout),
+                                                      std::move(more));
+      if (!read || received_.empty()) co_return std::nullopt;
+    }
+    co_return static_cast<unsigned char>(received_[0]);
+  }
+
+  async::Task<void> read_more() {
+    std::array<char, 4096> buffer;
+    auto const got = co_await guest_->read_some(buffer);
+    if (!got) co_return std::unexpected(got.error());
+    received_.append(buffer.data(), *got);
+    if (*got == 0) co_return base::fail(base::Code::unavailable, "the guest closed the connection");
+    co_return base::Result<void>();
+  }
+
+  async::Task<ClientHello> collect_hello() {
+    while (true) {
+      auto parsed = parse_client_hello(received_);
+      if (!parsed) co_return base::passing(parsed);
+      if (*parsed) co_return std::move(**parsed);
+      auto const more = co_await read_more();
+      if (!more) co_return std::unexpected(more.error());
+    }
+  }
+
+  asio::awaitable<std::optional<ClientHello>> read_hello() {
+    auto collecting = collect_hello();
+    auto hello = co_await async::with_deadline(base::system_clock().in(first_bytes_timeout),
+                                               std::move(collecting));
+    if (!hello) {
+      deny("malformed_client_hello");
+      co_return std::nullopt;
+    }
+    co_return std::move(*hello);
+  }
+
+  async::Task<RequestHead> collect_head() {
+    while (true) {
+      auto const length = head_length(received_);
+      if (!length) co_return std::unexpected(length.error());
+      if (*length > 0)
+        co_return parse_request_head(std::string_view(received_).substr(0, *length), flow().port);
+      auto const more = co_await read_more();
+      if (!more) co_return std::unexpected(more.error());
+    }
+  }
+
+  /// SNI or Host, for clients whose resolver is not ours. Nothing when the bytes carry no name.
+  asio::awaitable<std::optional<HostName>> name_in_first_bytes() {
+    auto const first = co_await peek();
+    if (!first) co_return std::nullopt;
+    if (*first == 0x16) {
+      auto const hello = co_await read_hello();
+      if (!hello) co_return std::nullopt;
+      co_return hello->server_name;
+    }
+    auto collecting = collect_head();
+    auto const head = co_await async::with_deadline(base::system_clock().in(first_bytes_timeout),
+                                                    std::move(collecting));
+    if (!head) co_return std::nullopt;
+    co_return head->host;
+  }
+
+  Gateway& gateway_;
+  net::Stream guest_;
+  std::string received_;
+  std::list<LiveFlow>::iterator place_ = gateway_.flows().emplace(gateway_.flows().end());
+};
+
+}  // namespace
+
+asio::awaitable<void> serve_flow(Gateway& gateway,
+                                 net::Stream guest,
+                                 std::uint32_t destination,
+                                 std::uint16_t port) {
+  FlowServer server(gateway, std::move(guest));
+  co_await server.run(destination, port);
+}
+
+}  // namespace gateway

@@ -1,0 +1,133 @@
+#pragma once
+
+#include "async/task.hpp"
+#include "domain/egress_policy.hpp"
+#include "gateway/broker_client.hpp"
+#include "gateway/budget.hpp"
+#include "gateway/dialer.hpp"
+#include "gateway/dns.hpp"
+#include "os/fd.hpp"
+#include "tls/minter.hpp"
+#include "wire/gateway.hpp"
+
+#include <list>
+
+/// The network of one sandbox. Everything that its guest sends arrives here, on sockets that
+/// space-hostd opened in the slot; what may leave is dialled from here. This process has no
+/// capability, no disk and no other sandbox.
+namespace gateway {
+
+namespace asio = boost::asio;
+
+/// A connection of the guest while it lives: what was decided about it, so that a new policy can
+/// decide again.
+struct LiveFlow {
+  std::optional<domain::HostName> host;  // nothing for a literal address
+  std::uint32_t address = 0;             // of the literal
+  std::uint16_t port = 0;
+  domain::Flow flow = domain::Flow::http;
+  std::optional<domain::RequestTuple> request;  // the one under way
+  std::vector<std::string> credentials;         // that it carries
+  std::function<void()> cut;
+};
+
+/// Where decisions go. Coalesces repeats of one denial within a second.
+class DecisionSink {
+ public:
+  virtual ~DecisionSink() = default;
+  virtual void report(wire::GatewayDecision decision) = 0;
+};
+
+/// State that all flows share.
+class Gateway {
+ public:
+  Gateway(asio::any_io_executor executor, DecisionSink& sink, std::unique_ptr<BrokerClient> broker);
+  ~Gateway();
+
+  /// Opens the network. Fails, and stays closed, when something of it cannot be enforced.
+  base::Result<wire::GatewayStarted> start(wire::GatewayStart const& start);
+  /// Swaps the policy and judges every live connection again; the ones that lost their permission
+  /// are cut when this returns. On an error the old policy holds.
+  wire::GatewayApplied apply(wire::EffectivePolicy const& text);
+  /// Cuts what carries this credential.
+  void revoke(std::string const& credential);
+  /// The worker was heard of; without it the policy ages and the network closes.
+  void heard_of_worker() noexcept;
+
+  // For flows:
+  /// The policy in force; null when there is none (any more): everything is refused then.
+  std::shared_ptr<domain::EgressPolicy const> policy() const;
+
+  std::list<LiveFlow>& flows() noexcept { return flows_; }
+
+  bool admit_connection();
+  bool admit_handshake();
+  bool admit_request();
+  bool admit_bytes(std::uint64_t up, std::uint64_t down);
+
+  Dialer& dialer() noexcept { return *dialer_; }
+
+  tls::Minter& minter() noexcept { return *minter_; }
+
+  BrokerClient* broker() noexcept { return broker_.get(); }
+
+  SyntheticNames& names() noexcept { return names_; }
+
+  void report(wire::GatewayDecision decision);
+
+  asio::any_io_executor executor() const { return executor_; }
+
+ private:
+  bool still_allowed(LiveFlow const& flow, domain::EgressPolicy const& policy) const;
+
+  asio::any_io_executor executor_;
+  DecisionSink& sink_;
+  std::unique_ptr<BrokerClient> broker_;
+  std::shared_ptr<domain::EgressPolicy const> policy_;
+  std::chrono::seconds policy_max_age_{60};
+  base::SteadyTime heard_;
+  std::unique_ptr<Resolver> resolver_;
+  std::unique_ptr<Dialer> dialer_;
+  std::shared_ptr<tls::Minter> minter_;
+  SyntheticNames names_{0};
+  Bucket handshakes_;
+  Bucket requests_;
+  std::uint64_t up_bytes_ = 0;
+  std::uint64_t down_bytes_ = 0;
+  std::list<LiveFlow> flows_;
+};
+
+/// One accepted connection, from its first byte to its end: classify, judge, then exchange or
+/// relay. `destination` is the address and port that the guest connected to.
+asio::awaitable<void> serve_flow(Gateway& gateway,
+                                 net::Stream guest,
+                                 std::uint32_t destination,
+                                 std::uint16_t port);
+
+/// Requests on one connection to one name, one after the other. `received` are bytes read ahead.
+asio::awaitable<void> serve_http(
+    Gateway& gateway, LiveFlow& flow, net::ByteStream& guest, std::string received, bool tls);
+
+/// Answers queries on the slot's port 53 until cancelled.
+asio::awaitable<void> serve_dns_datagrams(Gateway& gateway, os::Fd socket);
+asio::awaitable<void> serve_dns_stream(Gateway& gateway, net::Stream guest);
+
+/// Raw bytes in both directions: only a judged connection can make the permit.
+class RawPermit {
+ public:
+  /// Nothing unless the decision allows raw bytes (tcp or passthrough).
+  static std::optional<RawPermit> from(domain::Decision const& decision);
+
+ private:
+  RawPermit() = default;
+};
+
+asio::awaitable<void> relay_raw(Gateway& gateway,
+                                RawPermit permit,
+                                net::ByteStream& guest,
+                                net::ByteStream& upstream);
+
+/// A stream that first gives bytes which were read ahead of it.
+net::Stream with_prefix(std::string prefix, net::Stream stream);
+
+}  // namespace gateway

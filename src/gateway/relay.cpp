@@ -1,0 +1,76 @@
+#include "gateway/gateway.hpp"
+
+namespace gateway {
+namespace {
+
+constexpr std::size_t chunk_bytes = 16 * 1024;
+
+/// One direction; ends the other side's reading half when this one ends.
+asio::awaitable<void> pump(Gateway* gateway, net::ByteStream* from, net::ByteStream* to, bool up) {
+  std::vector<char> buffer(chunk_bytes);
+  while (true) {
+    auto const got = co_await from->read_some(buffer);
+    if (!got) break;
+    if (*got == 0) {
+      auto const ended = co_await to->shutdown_write();
+      if (!ended) break;
+      co_return;
+    }
+    if (!gateway->admit_bytes(up ? *got : 0, up ? 0 : *got)) break;
+    auto const sent = co_await to->write_all(std::span(buffer).first(*got));
+    if (!sent) break;
+  }
+  from->close();
+  to->close();
+}
+
+class PrefixedStream final : public net::ByteStream {
+ public:
+  PrefixedStream(std::string prefix, net::Stream below)
+      : prefix_(std::move(prefix)), below_(std::move(below)) {}
+
+  async::Task<std::size_t> read_some(std::span<char> into) override {
+    if (used_ < prefix_.size()) {
+      auto const count = std::min(into.size(), prefix_.size() - used_);
+      std::copy_n(prefix_.data() + used_, count, into.data());
+      used_ += count;
+      co_return count;
+    }
+    co_return co_await below_->read_some(into);
+  }
+
+  async::Task<void> write_all(std::span<char const> bytes) override {
+    return below_->write_all(bytes);
+  }
+
+  async::Task<void> shutdown_write() override { return below_->shutdown_write(); }
+
+  void close() noexcept override { below_->close(); }
+
+  std::string peer_name() const override { return below_->peer_name(); }
+
+  int native_handle() const noexcept override { return below_->native_handle(); }
+
+ private:
+  std::string prefix_;
+  std::size_t used_ = 0;
+  net::Stream below_;
+};
+
+}  // namespace
+
+net::Stream with_prefix(std::string prefix, net::Stream stream) {
+  return std::make_unique<PrefixedStream>(std::move(prefix), std::move(stream));
+}
+
+asio::awaitable<void> relay_raw(Gateway& gateway,
+                                RawPermit,
+                                net::ByteStream& guest,
+                                net::ByteStream& upstream) {
+  async::TaskGroup both(gateway.executor());
+  both.spawn("up", pump(&gateway, &guest, &upstream, true));
+  both.spawn("down", pump(&gateway, &upstream, &guest, false));
+  co_await both.join();
+}
+
+}  // namespace gateway
