@@ -126,7 +126,7 @@ store::asio::awaitable<Finisher::Step> Finisher::undo_create(store::SandboxRow r
   end.epoch = row.epoch;
   end.actor = "controller";
   end.reason = EndReason::start_failed;
-  end.detail = "the program that created it ended before the machine was started; create it again";
+  end.detail = "what worked on its start did not finish, and nothing of it runs; create it again";
   auto const ended = co_await store_.sandboxes.end(std::move(end), in(database_time));
   if (!ended) co_return Step::again;
   base::log::info("create_undone", {{"sandbox", row.public_id}, {"by_us", *ended}});

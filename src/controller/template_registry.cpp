@@ -1,6 +1,5 @@
 #include "controller/template_registry.hpp"
 
-#include "base/fault.hpp"
 #include "base/log.hpp"
 #include "domain/template_name.hpp"
 #include "wire/codec.hpp"
@@ -138,8 +137,6 @@ async::Task<void> TemplateRegistry::add(Manifest manifest) {
     }
     if (newest > manifest.created_at) build.tag = "build-" + manifest.build.substr(0, 8);
   }
-  if (SPACE_FAULT("controller.template.before_register"))
-    co_return base::fail(base::Code::unavailable, "fault");
   build.name = manifest.name;
   build.build = manifest.build;
   build.vcpus = manifest.vcpus;
