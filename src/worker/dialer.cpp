@@ -16,6 +16,15 @@ asio::awaitable<void> wait_writable(vmm::Descriptor* socket) {
   co_await socket->wait_writable();
 }
 
+/// A refusal that came while connect() still ran was that call's result, and is no more to be read
+/// as SO_ERROR.
+bool is_connected(os::FdRef socket) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  // SAFETY: the socket calls take any address type through sockaddr*; `size` is its length.
+  return ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+}
+
 }  // namespace
 
 async::Task<os::Fd> Dialer::begin(std::uint32_t slot, std::uint16_t port) const {
@@ -42,6 +51,7 @@ asio::awaitable<DialResult> Dialer::dial(std::uint32_t slot,
     socklen_t size = sizeof error;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   }
+  if (error == 0 && !is_connected(fd)) error = ECONNREFUSED;
   if (error == ECONNREFUSED || error == ECONNRESET) co_return DialResult{Reached::refused, nullptr};
   if (error != 0) co_return DialResult{Reached::slow, nullptr};
   auto stream = net::adopt_socket(executor, std::move(*socket));

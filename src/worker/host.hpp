@@ -45,6 +45,7 @@ struct Host {
   std::uint64_t tsc_khz = 0;
   std::uint32_t hostd_features = 0;
   BootLimits boot_limits;
+  std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
   std::chrono::milliseconds health_repeat{
       1'000};  // between refusals, of which three in a row are an agent's loss

@@ -38,7 +38,6 @@ Sandbox::Sandbox(Host& host, New admitted)
       changed_(host.executor) {
   entry_.sandbox = request_.sandbox;
   entry_.epoch = request_.epoch;
-  entry_.slot = admitted.slot;
   entry_.build = request_.build;
   entry_.vcpus = request_.vcpus;
   entry_.memory_mib = request_.memory_mib;

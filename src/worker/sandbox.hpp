@@ -20,7 +20,6 @@ class Sandbox {
 
   struct New {
     wire::StartSandbox request;
-    std::uint32_t slot = 0;
     Reservation reservation;
     base::SteadyTime received{};
     vmm::Accelerator accelerator = vmm::Accelerator::tcg;
@@ -109,7 +108,7 @@ class Sandbox {
   State state_ = State::starting;
   Found found_ = Found::nothing;
   bool adopted_ = false;
-  bool slot_is_ours_ = true;
+  bool slot_is_ours_ = false;
   bool end_asked_ = false;
   os::Fd disk_;
   std::unique_ptr<vmm::Vmm> vmm_;

@@ -115,6 +115,10 @@ async::Task<void> Sandbox::start_steps() {
 }
 
 async::Task<void> Sandbox::prepare() {
+  auto const number = co_await host_.slots.take();
+  if (!number) co_return std::unexpected(number.error());
+  entry_.slot = *number;
+  slot_is_ours_ = true;
   auto noted = co_await write_journal("starting", Durable::yes);
   if (!noted) co_return base::passing(noted, "note the start");
   if (SPACE_FAULT("worker.start.journaled")) co_return injected();
@@ -174,7 +178,7 @@ async::Task<void> Sandbox::reach_agent() {
         answered = true;
       };
       auto done = co_await initialise_agent(
-          std::move(reached.stream), agent_init(), clock.in(std::chrono::seconds(30)), on_answer);
+          std::move(reached.stream), agent_init(), clock.in(host_.init_patience), on_answer);
       if (answered && SPACE_FAULT("worker.start.agent_answered")) co_return injected();
       if (done) {
         mark("initialised");

@@ -33,19 +33,37 @@ std::size_t SlotPool::ready() const noexcept {
   return static_cast<std::size_t>(std::ranges::count(states_, State::ready));
 }
 
-base::Result<std::uint32_t> SlotPool::take() {
+std::optional<std::uint32_t> SlotPool::try_take() {
   auto slot = find(State::ready);
-  if (slot) {
-    states_[*slot] = State::taken;
-    made_[*slot] = true;
-  } else if ((slot = find(State::free))) {
-    states_[*slot] = State::taken;
-    made_[*slot] = false;
-  } else {
-    return base::fail(base::Code::exhausted, "this host has no free slot; try again in a moment");
-  }
+  bool const made = slot.has_value();
+  if (!slot) slot = find(State::free);
+  if (!slot) return std::nullopt;
+  states_[*slot] = State::taken;
+  made_[*slot] = made;
   changed_.notify_all();
-  return *slot;
+  return slot;
+}
+
+asio::awaitable<void> SlotPool::take_waiting(std::optional<std::uint32_t>* taken) {
+  while (!(*taken = try_take()))
+    co_await changed_.wait();
+}
+
+async::Task<std::uint32_t> SlotPool::take() {
+  std::optional<std::uint32_t> taken = try_take();
+  if (!taken) {
+    auto const deadline = base::system_clock().in(std::chrono::milliseconds(10'000));
+    auto const ended = co_await async::run_until(deadline, take_waiting(&taken));
+    if (ended == async::Ended::cancelled && taken) {
+      states_[*taken] = State::free;
+      made_[*taken] = false;
+      changed_.notify_all();
+    }
+  }
+  if (!taken)
+    co_return base::fail(base::Code::exhausted,
+                         "this host has no free slot; try again in a moment");
+  co_return *taken;
 }
 
 async::Task<void> SlotPool::make(std::uint32_t slot) {
@@ -102,6 +120,7 @@ asio::awaitable<void> SlotPool::refill() {
     states_[*slot] = State::making;
     auto const made = co_await make_in_kernel(*slot);
     states_[*slot] = made ? State::ready : State::free;
+    changed_.notify_all();
     if (made) {
       pause = std::chrono::milliseconds(100);
       continue;

@@ -24,9 +24,9 @@ class SlotPool {
   /// At the worker's start, before everything else: the number belongs to a sandbox found again.
   void claim(std::uint32_t slot);
 
-  /// A number for a new sandbox, a made one if there is any. Pure bookkeeping; fails with
-  /// `exhausted`.
-  base::Result<std::uint32_t> take();
+  /// A number for a new sandbox, a made one if there is any. Waits a while for one that is just
+  /// being made or removed; fails with `exhausted`. Nothing is taken when cancelled.
+  async::Task<std::uint32_t> take();
   /// Makes the slot of a taken number, unless that was done ahead. On failure the number stays
   /// taken: dispose().
   async::Task<void> make(std::uint32_t slot);
@@ -47,6 +47,8 @@ class SlotPool {
 
   boost::asio::awaitable<void> refill();
   std::optional<std::uint32_t> find(State state) const noexcept;
+  std::optional<std::uint32_t> try_take();
+  boost::asio::awaitable<void> take_waiting(std::optional<std::uint32_t>* taken);
   async::Task<void> make_in_kernel(std::uint32_t slot);
   async::Task<void> remove_from_kernel(std::uint32_t slot);
 

@@ -121,9 +121,6 @@ base::Result<std::shared_ptr<Sandbox>> Worker::admit(Sandbox::New wanted) {
        .slots = 1});
   if (!reservation) return std::unexpected(std::move(reservation.error()));
   wanted.reservation = std::move(*reservation);
-  auto const slot = host_.slots.take();
-  if (!slot) return std::unexpected(slot.error());
-  wanted.slot = *slot;
   auto sandbox = std::make_shared<Sandbox>(host_, std::move(wanted));
   sandboxes_[sandbox->id()] = sandbox;
   tasks_.spawn("sandbox", run(sandbox));

@@ -1,0 +1,370 @@
+#include "worker/testing/fakes.hpp"
+
+#include "base/id.hpp"
+#include "os/packet_socket.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+namespace worker::testing {
+
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::pair<os::Fd, os::Fd> socket_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    throw std::runtime_error("socketpair");
+  return {os::Fd(ends[0]), os::Fd(ends[1])};
+}
+
+void say(os::Fd const& to, std::string_view text) {
+  if (::send(to.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
+    throw std::runtime_error("nobody listens to the machine");
+}
+
+template <std::size_t n> std::string text_of(std::array<char, n> const& bytes) {
+  return std::string(bytes.data(), ::strnlen(bytes.data(), n));
+}
+
+}  // namespace
+
+TempDir::TempDir() {
+  std::string pattern = "/tmp/space-worker-XXXXXX";
+  if (!::mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");
+  path_ = pattern;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+FakeHostd::FakeHostd(std::string socket_path) : path_(std::move(socket_path)) {
+  come_up();
+}
+
+FakeHostd::~FakeHostd() {
+  go_down();
+  for (auto& [number, slot] : slots_)
+    static_cast<void>(end(slot));
+}
+
+void FakeHostd::go_down() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  thread_.join();
+  listener_.reset();
+}
+
+void FakeHostd::come_up() {
+  os::Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path_.copy(address.sun_path, sizeof address.sun_path - 1);
+  ::unlink(path_.c_str());
+  // SAFETY: the socket calls take any address type through sockaddr*.
+  auto const* any = reinterpret_cast<sockaddr const*>(&address);
+  if (::bind(listener.get(), any, sizeof address) != 0 || ::listen(listener.get(), 64) != 0) {
+    throw std::runtime_error("the fake hostd cannot listen at " + path_);
+  }
+  listener_ = std::move(listener);
+  thread_ = std::jthread([this](std::stop_token stop) { serve(std::move(stop)); });
+}
+
+void FakeHostd::serve(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    pollfd waiting{.fd = listener_->get(), .events = POLLIN, .revents = 0};
+    if (::poll(&waiting, 1, 5) <= 0) continue;
+    os::Fd connection(::accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!connection) continue;
+    hostd::Request request;
+    auto const packet =
+        os::receive_packet(connection, std::as_writable_bytes(std::span(&request, 1)));
+    if (!packet || packet->size != sizeof request) continue;
+    auto const said = answer(request);
+    std::vector<int> fds;
+    for (auto const& fd : said.fds)
+      fds.push_back(fd.get());
+    static_cast<void>(os::send_packet(connection, std::as_bytes(std::span(&said.reply, 1)), fds));
+  }
+}
+
+FakeHostd::Answer FakeHostd::answer(hostd::Request const& request) {
+  std::scoped_lock const lock(mutex_);
+  Answer out;
+  if (request.action == hostd::Action::hello) {
+    out.reply.features = static_cast<std::uint32_t>(features.load());
+    return out;
+  }
+  auto const slot = slots_.find(request.slot);
+  if (request.action == hostd::Action::make_slot) {
+    if (fail_make > 0) {
+      --fail_make;
+      out.reply.status = hostd::Status::failed;
+    } else if (slot != slots_.end()) {
+      out.reply.status = hostd::Status::busy;
+    } else {
+      slots_[request.slot];
+    }
+    return out;
+  }
+  if (slot == slots_.end()) {
+    if (request.action != hostd::Action::inspect_slot) out.reply.status = hostd::Status::absent;
+    return out;
+  }
+  return on_slot(request, slot);
+}
+
+FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
+                                     std::map<std::uint32_t, Slot>::iterator found) {
+  auto& slot = found->second;
+  notice_end(slot);
+  Answer out;
+  switch (request.action) {
+    case hostd::Action::remove_slot:
+      if (slot.state == hostd::SlotState::running || slot.state == hostd::SlotState::exited) {
+        out.reply.status = hostd::Status::busy;
+      } else {
+        slots_.erase(found);
+      }
+      return out;
+    case hostd::Action::start_vmm:
+      ++starts;
+      slot.sandbox = text_of(request.sandbox);
+      slot.epoch = request.epoch;
+      start_machine(slot);
+      return connect_machine(slot, true);
+    case hostd::Action::attach_vmm:
+      if (slot.state == hostd::SlotState::running) return connect_machine(slot, false);
+      out.reply.status = hostd::Status::absent;
+      return out;
+    case hostd::Action::end_vmm:
+      return end(slot);
+    case hostd::Action::dial:
+      return dial();
+    default:
+      out.reply.state = slot.state;
+      slot.sandbox.copy(out.reply.sandbox.data(), out.reply.sandbox.size());
+      out.reply.epoch = slot.epoch;
+      out.reply.pid = slot.pid;
+      return out;
+  }
+}
+
+void FakeHostd::start_machine(Slot& slot) {
+  auto const parent = ::getpid();
+  slot.pid = ::fork();
+  if (slot.pid == 0) {
+    ::close_range(3, ~0U, 0);  // our sockets are not its
+    // Not PR_SET_PDEATHSIG: that would fire when our thread ends, and a machine outlives its hostd.
+    while (::getppid() == parent)
+      ::poll(nullptr, 0, 200);
+    ::_exit(1);
+  }
+  slot.state = hostd::SlotState::running;
+}
+
+FakeHostd::Answer FakeHostd::connect_machine(Slot& slot, bool with_errors) {
+  Answer out;
+  out.reply.pid = slot.pid;
+  out.reply.epoch = slot.epoch;
+  slot.sandbox.copy(out.reply.sandbox.data(), out.reply.sandbox.size());
+  out.fds.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, slot.pid, 0)));
+  auto [qmp, ours] = socket_pair();
+  slot.qmp = std::move(ours);
+  out.fds.push_back(std::move(qmp));
+  auto [console, also_ours] = socket_pair();
+  slot.console = std::move(also_ours);
+  out.fds.push_back(std::move(console));
+  if (with_errors) out.fds.push_back(std::move(socket_pair().first));
+  return out;
+}
+
+void FakeHostd::notice_end(Slot& slot) {
+  if (slot.state != hostd::SlotState::running) return;
+  if (::waitpid(slot.pid, &slot.status, WNOHANG) != slot.pid) return;
+  slot.state = hostd::SlotState::exited;
+  slot.pid = 0;
+  slot.qmp.reset();
+  slot.console.reset();
+}
+
+FakeHostd::Answer FakeHostd::end(Slot& slot) {
+  Answer out;
+  if (fail_end > 0) {
+    --fail_end;
+    out.reply.status = hostd::Status::failed;
+    return out;
+  }
+  if (slot.state == hostd::SlotState::empty) {
+    out.reply.status = hostd::Status::absent;
+    return out;
+  }
+  if (slot.state == hostd::SlotState::running) {
+    ::kill(slot.pid, SIGKILL);
+    ::waitpid(slot.pid, &slot.status, 0);
+  }
+  out.reply.wait_status = slot.status;
+  out.reply.out_of_memory = say_oom ? 1 : 0;
+  slot = Slot();
+  return out;
+}
+
+FakeHostd::Answer FakeHostd::dial() const {
+  Answer out;
+  os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Port 1 of the loopback: nobody listens there, so the connection is reset.
+  address.sin_port = htons(agent_port ? agent_port.load() : std::uint16_t{1});
+  // SAFETY: the socket calls take any address type through sockaddr*.
+  static_cast<void>(
+      ::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address));
+  out.fds.push_back(std::move(socket));
+  return out;
+}
+
+void FakeHostd::kill_machine(std::uint32_t slot, int signal) {
+  std::scoped_lock const lock(mutex_);
+  ::kill(slots_.at(slot).pid, signal);
+  notice_end(slots_.at(slot));
+}
+
+void FakeHostd::say_on_console(std::uint32_t slot, std::string_view text) {
+  std::scoped_lock const lock(mutex_);
+  say(slots_.at(slot).console, text);
+}
+
+void FakeHostd::say_on_qmp(std::uint32_t slot, std::string_view text) {
+  std::scoped_lock const lock(mutex_);
+  say(slots_.at(slot).qmp, text);
+}
+
+std::size_t FakeHostd::slots() const {
+  std::scoped_lock const lock(mutex_);
+  return slots_.size();
+}
+
+std::size_t FakeHostd::machines() const {
+  std::scoped_lock const lock(mutex_);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      slots_, [](auto const& one) { return one.second.state == hostd::SlotState::running; }));
+}
+
+void FakeHostd::plant(std::uint32_t number, std::string const& sandbox, std::uint64_t epoch) {
+  std::scoped_lock const lock(mutex_);
+  auto& slot = slots_[number];
+  slot.sandbox = sandbox;
+  slot.epoch = epoch;
+  start_machine(slot);
+}
+
+FakeAgent::FakeAgent(asio::any_io_executor executor) : server_(executor, *this), tasks_(executor) {
+  auto listener = net::listen_tcp(executor, "127.0.0.1", 0);
+  if (!listener) throw std::runtime_error("listen");
+  listener_ = std::move(*listener);
+  port_ = listener_->port();
+  tasks_.spawn("accept", accept());
+}
+
+asio::awaitable<void> FakeAgent::close() {
+  listener_->close();
+  tasks_.cancel();
+  co_await tasks_.join();
+  co_await server_.close(std::chrono::milliseconds(0));
+}
+
+asio::awaitable<void> FakeAgent::accept() {
+  for (;;) {
+    auto connection = co_await listener_->accept();
+    if (!connection) co_return;
+    tasks_.spawn("serve", serve(std::move(*connection)));
+  }
+}
+
+asio::awaitable<void> FakeAgent::serve(net::Stream connection) {
+  if (mood == Mood::silent) co_await async::sleep_for(std::chrono::hours(1));
+  if (mood == Mood::garbage) {
+    auto const written = co_await connection->write_text(std::string(200'000, '\x07') + "\r\n\r\n");
+    static_cast<void>(written);
+    co_return;
+  }
+  co_await server_.serve(std::move(connection));
+}
+
+asio::awaitable<void> FakeAgent::handle(http::Request& request, http::ResponseWriter& response) {
+  http::Response answer{204, {}, {}};
+  auto const path = request.head.path();
+  if (path == "/metrics")
+    answer = {200, {}, R"({"ts": 7, "cpu_used_pct": 1.5, "mem_total": 100, "secret": "dropped"})"};
+  if (path == "/init") {
+    auto const body = co_await request.body.read_all(1 << 20);
+    auto const init = wire::decode_text<wire::AgentInit>(*body);
+    if (!init) throw std::runtime_error("the worker sent a wrong /init: " + init.error().message());
+    ++inits;
+    last_init = *init;
+    answer.headers.set("X-Space-Nonce", mood == Mood::wrong_nonce ? "00" : init->nonce);
+    if (mood == Mood::refuses) answer = {400, {}, "no \x1b[31mway\x1b[0m\n"};
+    if (mood == Mood::endless) answer = {204 + 1, {}, std::string(10 << 20, 'x')};
+  }
+  auto const sent = co_await response.send(std::move(answer));
+  static_cast<void>(sent);
+}
+
+wire::Config config_in(std::string const& dir) {
+  wire::Config config;
+  config.data_dir = dir + "/data";
+  config.run_dir = dir + "/run";
+  config.accelerator = "tcg";
+  config.slots_max = 8;
+  config.memory_mib_max = 4096;
+  config.vcpus_max = 16;
+  for (auto const* path : {"/data/guest", "/data/pool/templates/b1", "/run/hostd", "/run/worker"})
+    fs::create_directories(dir + path);
+  std::ofstream(dir + "/data/guest/vmlinux") << "kernel";
+  std::ofstream(dir + "/data/guest/initrd.gz") << "initramfs";
+  std::ofstream(dir + "/data/pool/templates/b1/disk.img") << std::string(4096, 'd');
+  fs::resize_file(dir + "/data/pool/templates/b1/disk.img", 1 << 20);
+  return config;
+}
+
+Rig::Rig() : config(config_in(dir.path())), hostd(config.hostd_socket()) {}
+
+wire::StartSandbox Rig::request() {
+  wire::StartSandbox request;
+  request.sandbox = base::SandboxId::make().str();
+  request.epoch = 1;
+  request.build = "b1";
+  request.disk_mib = 4;
+  request.env = {{"A", "1"}};
+  request.access_token = "token";
+  return request;
+}
+
+std::size_t Rig::disks() const {
+  std::error_code error;
+  std::size_t count = 0;
+  for (auto const& item : fs::directory_iterator(config.pool() + "/sandboxes", error))
+    count += item.is_directory() ? 1 : 0;
+  return count;
+}
+
+}  // namespace worker::testing

@@ -1,0 +1,143 @@
+#pragma once
+
+#include "async/task.hpp"
+#include "hostd/protocol.hpp"
+#include "http/server.hpp"
+#include "os/fd.hpp"
+#include "wire/config.hpp"
+#include "wire/worker.hpp"
+#include "worker/worker.hpp"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+/// Stand-ins at the worker's edges, with real sockets and real processes: space-hostd without
+/// privileges, an agent without a guest.
+namespace worker::testing {
+
+/// A directory that goes away with the object.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(TempDir const&) = delete;
+  TempDir& operator=(TempDir const&) = delete;
+
+  std::string const& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Speaks src/hostd/protocol.hpp on a thread of its own. A "machine" is a process that waits; a
+/// "slot" is a number; every dialled connection goes to one port of the loopback.
+class FakeHostd {
+ public:
+  explicit FakeHostd(std::string socket_path);
+  ~FakeHostd();
+
+  /// As kill -9 and a start of hostd: machines and slots stay.
+  void go_down();
+  void come_up();
+
+  /// Port on 127.0.0.1 that plays the guests' agent; 0: nobody there, connections are refused.
+  std::atomic<std::uint16_t> agent_port{0};
+  std::atomic<bool> say_oom{false};
+  std::atomic<int> fail_make{0};  // so many make_slot fail
+  std::atomic<int> fail_end{0};   // so many end_vmm fail
+  std::atomic<int> features{0};
+  std::atomic<int> starts{0};
+
+  void kill_machine(std::uint32_t slot, int signal);
+  /// What the guest writes to its console.
+  void say_on_console(std::uint32_t slot, std::string_view text);
+  void say_on_qmp(std::uint32_t slot, std::string_view text);
+  std::size_t slots() const;     // that exist
+  std::size_t machines() const;  // that run
+  /// A slot with a machine that no journal knows.
+  void plant(std::uint32_t slot, std::string const& sandbox, std::uint64_t epoch);
+
+ private:
+  struct Slot {
+    hostd::SlotState state = hostd::SlotState::empty;
+    std::string sandbox;
+    std::uint64_t epoch = 0;
+    int pid = 0;
+    int status = -1;
+    os::Fd qmp;  // the machine's ends
+    os::Fd console;
+  };
+
+  struct Answer {
+    hostd::Reply reply;
+    std::vector<os::Fd> fds;
+  };
+
+  void serve(std::stop_token stop);
+  Answer answer(hostd::Request const& request);
+  Answer on_slot(hostd::Request const& request, std::map<std::uint32_t, Slot>::iterator slot);
+  Answer connect_machine(Slot& slot, bool with_errors);
+  Answer end(Slot& slot);
+  Answer dial() const;
+  void start_machine(Slot& slot);
+  static void notice_end(Slot& slot);
+
+  std::string path_;
+  mutable std::mutex mutex_;
+  std::map<std::uint32_t, Slot> slots_;
+  std::optional<os::Fd> listener_;
+  std::jthread thread_;
+};
+
+/// Plays the agent's port on the loop of the test.
+class FakeAgent final : public http::Handler {
+ public:
+  enum class Mood : std::uint8_t {
+    honest,
+    wrong_nonce,  // answers with a nonce of its own
+    refuses,      // 400 with a text full of control characters
+    endless,      // an answer without end
+    silent,       // takes connections and says nothing
+    garbage,      // no HTTP at all
+  };
+  explicit FakeAgent(boost::asio::any_io_executor executor);
+  boost::asio::awaitable<void> close();
+
+  std::uint16_t port() const noexcept { return port_; }
+
+  Mood mood = Mood::honest;
+  std::optional<wire::AgentInit> last_init;
+  int inits = 0;
+
+  boost::asio::awaitable<void> handle(http::Request& request,
+                                      http::ResponseWriter& response) override;
+
+ private:
+  boost::asio::awaitable<void> accept();
+  boost::asio::awaitable<void> serve(net::Stream connection);
+
+  std::unique_ptr<net::Listener> listener_;
+  std::uint16_t port_ = 0;
+  http::Server server_;
+  async::TaskGroup tasks_;
+};
+
+/// Directories with a template build "b1" of 1 MiB and a pretended guest kernel.
+struct Rig {
+  Rig();
+  TempDir dir;
+  wire::Config config;
+  FakeHostd hostd;
+
+  static wire::StartSandbox request();
+  /// Paths below pool/sandboxes.
+  std::size_t disks() const;
+};
+
+wire::Config config_in(std::string const& dir);
+
+}  // namespace worker::testing
