@@ -48,12 +48,13 @@ std::string names_problem_of(wire::AgentInit const& init) {
   }
   if (init.nonce.find_first_of("\r\n") != std::string::npos || init.nonce.size() > 256)
     return "nonce: not a token";
-  for (auto const& [name, value] : init.envVars) {
+  auto const none = std::map<std::string, std::string>();
+  for (auto const& [name, value] : init.envVars ? *init.envVars : none) {
     bool const bad = name.empty() || name.find('=') != std::string::npos ||
                      name.find('\0') != std::string::npos || value.find('\0') != std::string::npos;
     if (bad) return "envVars: a name is empty or holds '=', or a text holds NUL";
   }
-  if (init.defaultUser.empty()) return "defaultUser: empty";
+  if (init.defaultUser && init.defaultUser->empty()) return "defaultUser: empty";
   return "";
 }
 
@@ -188,9 +189,9 @@ void InitHandler::take(wire::AgentInit init) {
   if (!init.machine_id.empty()) machine_.set_machine_id(init.machine_id);
   context_.init_key = base::Secret(std::move(init.init_key));
   if (init.accessToken) context_.access_token = base::Secret(std::move(*init.accessToken));
-  context_.env = std::move(init.envVars);
-  context_.default_user = std::move(init.defaultUser);
-  context_.default_workdir = std::move(init.defaultWorkdir);
+  if (init.envVars) context_.env = std::move(*init.envVars);
+  if (init.defaultUser) context_.default_user = std::move(*init.defaultUser);
+  if (init.defaultWorkdir) context_.default_workdir = std::move(*init.defaultWorkdir);
 }
 
 }  // namespace agent

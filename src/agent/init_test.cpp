@@ -48,6 +48,11 @@ TEST(Init, GivesTheMachineItsIdentity) {
     EXPECT_EQ(guest.machine.clock.value(), parse_rfc3339("2031-02-03T04:05:06.500000Z").value());
     auto const envs = co_await guest.get("/envs");
     EXPECT_EQ(envs.body, R"({"E2B_SANDBOX":"true"})");
+    auto const token = co_await init(guest, key, R"(,"accessToken":"")");
+    EXPECT_EQ(token.status, 204);
+    auto const kept = co_await guest.get("/envs");
+    EXPECT_EQ(kept.body, envs.body) << "a new token alone changes nothing else";
+    EXPECT_EQ(guest.agent->context().default_user, "other");
     if (::getuid() == 0) {
       auto const events = co_await guest.run("id -un 2>/dev/null; id -u; pwd; echo $E2B_SANDBOX");
       EXPECT_NE(events.bytes("stdout").find("4242\n/usr\ntrue\n"), std::string::npos)

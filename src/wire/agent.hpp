@@ -3,7 +3,8 @@
 #include "wire/codec.hpp"
 
 /// POST /init of the agent: the worker tells a fresh guest who it is. The first call after boot is open (no
-/// user process runs yet) and sets `init_key`; every later call must carry the same key. 204.
+/// user process runs yet) and sets `init_key`; every later call must carry the same key. What is absent or
+/// empty stays as it is, so a new access token alone is a whole call. 204.
 namespace wire {
 
 struct AgentInit {
@@ -14,9 +15,9 @@ struct AgentInit {
   std::string hostname;
   std::string machine_id;    // 32 hex digits
   std::optional<std::string> accessToken;  // "" = no check
-  std::map<std::string, std::string> envVars;
-  std::string defaultUser = "user";
-  std::string defaultWorkdir;
+  std::optional<std::map<std::string, std::string>> envVars;
+  std::optional<std::string> defaultUser;     // "user" until one comes
+  std::optional<std::string> defaultWorkdir;  // "" = the user's home
   static bool required(std::string_view name) { return name == "init_key"; }
 };
 BOOST_DESCRIBE_STRUCT(AgentInit, (),

@@ -67,7 +67,7 @@ base::Result<void> Journal::open() const {
   return {};
 }
 
-base::Result<void> Journal::write(JournalEntry const& entry, Durable durable) const {
+base::Result<void> Journal::write(JournalEntry const& entry) const {
   auto const path = fmt::format("{}/{}.json", dir_, entry.sandbox);
   auto const temporary = path + std::string(half_written);
   os::Fd file(
@@ -75,16 +75,9 @@ base::Result<void> Journal::write(JournalEntry const& entry, Durable durable) co
   if (!file) return base::fail_errno("open the journal", temporary);
   auto written = write_whole(file, wire::encode_text(entry));
   if (!written) return written;
-  if (durable == Durable::yes) {
-    if (auto synced = file.sync_and_close(); !synced)
-      return base::passing(synced, "sync the journal");
-  }
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     return base::fail_errno("replace the journal's entry", path);
-  if (durable == Durable::no) return {};
-  os::Fd dir(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!dir) return base::fail_errno("open the journal's directory", dir_);
-  return dir.sync_and_close();
+  return {};
 }
 
 base::Result<void> Journal::remove(std::string const& sandbox) const {

@@ -25,8 +25,6 @@ struct JournalEntry {
   std::uint32_t disk_mib = 0;
   std::uint64_t reserved_memory_mib = 0;  // with what the VMM needs beside its guest
   std::string init_key;                   // without it no later call to the agent's /init
-  std::string default_user;
-  std::string default_workdir;
   bool internal = false;  // a proof of the accelerator, nobody's sandbox
   std::vector<wire::TimelineStep> timeline;
   // ending and ended:
@@ -55,8 +53,6 @@ BOOST_DESCRIBE_STRUCT(JournalEntry,
                        disk_mib,
                        reserved_memory_mib,
                        init_key,
-                       default_user,
-                       default_workdir,
                        internal,
                        timeline,
                        cause,
@@ -66,11 +62,6 @@ BOOST_DESCRIBE_STRUCT(JournalEntry,
                        ended_at,
                        ended_unix_ms))
 
-enum class Durable : std::uint8_t {
-  yes,  // survives the power's loss: before an effect that does, too (a disk)
-  no,   // survives our death: for facts about processes, which the power takes along
-};
-
 /// Blocking; call through async::blocking. Copyable, stateless.
 class Journal {
  public:
@@ -78,8 +69,10 @@ class Journal {
 
   /// Makes the directory (0700) and removes half-written files.
   base::Result<void> open() const;
-  /// Replaces the sandbox's file as a whole.
-  base::Result<void> write(JournalEntry const& entry, Durable durable) const;
+  /// Replaces the sandbox's file as a whole. Not synced: what the journal tells of lives no longer
+  /// than the host's power, except disks, and a disk that no entry claims is removed at the
+  /// worker's start.
+  base::Result<void> write(JournalEntry const& entry) const;
   base::Result<void> remove(std::string const& sandbox) const;
 
   struct Loaded {

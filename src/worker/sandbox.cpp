@@ -44,8 +44,6 @@ Sandbox::Sandbox(Host& host, New admitted)
   entry_.disk_mib = request_.disk_mib;
   entry_.reserved_memory_mib = reservation_.held().memory_mib;
   entry_.init_key = base::random_hex(32);
-  entry_.default_user = request_.default_user;
-  entry_.default_workdir = request_.default_workdir;
   entry_.internal = admitted.internal;
   mark("admitted");
 }
@@ -108,10 +106,10 @@ void Sandbox::mark(std::string step) {
       {std::move(step), Milliseconds(base::system_clock().steady_now() - received_).count()});
 }
 
-async::Task<void> Sandbox::write_journal(std::string phase, Durable durable) {
+async::Task<void> Sandbox::write_journal(std::string phase) {
   entry_.phase = std::move(phase);
   co_return co_await async::blocking(
-      [journal = host_.journal, entry = entry_, durable] { return journal.write(entry, durable); });
+      [journal = host_.journal, entry = entry_] { return journal.write(entry); });
 }
 
 wire::WorkerSandbox Sandbox::describe() const {
@@ -144,9 +142,7 @@ async::Task<void> Sandbox::set_token(std::string access_token) {
   auto const nonce = base::random_hex(16);
   boost::json::object changes{{"init_key", entry_.init_key},
                               {"nonce", nonce},
-                              {"accessToken", access_token},
-                              {"defaultUser", entry_.default_user},
-                              {"defaultWorkdir", entry_.default_workdir}};
+                              {"accessToken", access_token}};
   co_return co_await update_agent(std::move(reached.stream),
                                   std::move(changes),
                                   nonce,

@@ -94,7 +94,7 @@ class Sandbox {
   void note_proof();
   void become(State state);
   void blame(std::string cause, std::string detail);
-  async::Task<void> write_journal(std::string phase, Durable durable);
+  async::Task<void> write_journal(std::string phase);
   void blame_exit(vmm::Exit exit);
   wire::AgentInit agent_init() const;
 

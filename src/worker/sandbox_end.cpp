@@ -124,7 +124,7 @@ asio::awaitable<void> Sandbox::end() {
 /// An end that cannot be noted goes on all the same: what is left in the journal then is an older
 /// phase, which the next worker finds without a machine.
 asio::awaitable<void> Sandbox::note(std::string phase) {
-  auto const noted = co_await write_journal(std::move(phase), Durable::no);
+  auto const noted = co_await write_journal(std::move(phase));
   if (!noted)
     base::log::error(
         "journal_not_written",

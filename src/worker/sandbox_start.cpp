@@ -108,7 +108,7 @@ async::Task<void> Sandbox::start_steps() {
   if (!booted) co_return booted;
   auto answered = co_await wait_for_agent();
   if (!answered) co_return answered;
-  auto noted = co_await write_journal("running", Durable::no);
+  auto noted = co_await write_journal("running");
   if (!noted) co_return base::passing(noted, "note the start");
   if (SPACE_FAULT("worker.start.initialised")) co_return injected();
   co_return base::Result<void>();
@@ -119,7 +119,7 @@ async::Task<void> Sandbox::prepare() {
   if (!number) co_return std::unexpected(number.error());
   entry_.slot = *number;
   slot_is_ours_ = true;
-  auto noted = co_await write_journal("starting", Durable::yes);
+  auto noted = co_await write_journal("starting");
   if (!noted) co_return base::passing(noted, "note the start");
   if (SPACE_FAULT("worker.start.journaled")) co_return injected();
   // Shared: the clone may come back after we were cancelled, and must be closed then.

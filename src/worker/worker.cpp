@@ -47,8 +47,9 @@ std::string problem_of(wire::StartSandbox const& request) {
   if (request.disk_mib < 1 || request.disk_mib > (1U << 22U)) return "disk_mib: 1 to 4194304 MiB";
   if (request.access_token.size() > 512 || has_nul(request.access_token))
     return "access_token: at most 512 bytes without NUL";
-  if (request.default_user.size() > 256 || has_nul(request.default_user))
-    return "default_user: at most 256 bytes without NUL";
+  if (request.default_user.empty() || request.default_user.size() > 256 ||
+      has_nul(request.default_user))
+    return "default_user: 1 to 256 bytes without NUL";
   if (request.default_workdir.size() > 4096 || has_nul(request.default_workdir))
     return "default_workdir: at most 4096 bytes without NUL";
   return problem_of_env(request.env);
@@ -171,8 +172,8 @@ async::Task<wire::EndedSandbox> Worker::end(std::string sandbox, std::uint64_t e
   entry.ended_unix_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
   host_.ended.add(entry);
-  auto const noted = co_await async::blocking(
-      [journal = host_.journal, entry] { return journal.write(entry, Durable::no); });
+  auto const noted =
+      co_await async::blocking([journal = host_.journal, entry] { return journal.write(entry); });
   if (!noted)
     base::log::error("journal_not_written",
                      {{"sandbox", entry.sandbox}, {"what", noted.error().message()}});

@@ -85,7 +85,7 @@ TEST(Worker, StartsASandboxTellsItWhoItIsAndEndsItWithoutATrace) {
     auto const& init = *life->agent.last_init;
     EXPECT_EQ(init.hostname, request.sandbox);
     EXPECT_EQ(init.accessToken, "token");
-    EXPECT_EQ(init.envVars.at("A"), "1");
+    EXPECT_EQ(init.envVars->at("A"), "1");
     EXPECT_EQ(init.init_key.size(), 64U);
     EXPECT_GE(init.entropy.size(), 64U);
     EXPECT_EQ(std::filesystem::file_size(rig->config.pool() + "/sandboxes/" + request.sandbox +
@@ -384,6 +384,7 @@ TEST(Worker, TokensChangeAndMetricsAreTheKnownNumbersOnly) {
     EXPECT_TRUE(co_await sandbox->set_token("other"));
     EXPECT_EQ(life->agent.last_init->accessToken, "other");
     EXPECT_EQ(life->agent.last_init->init_key, key);
+    EXPECT_FALSE(life->agent.last_init->envVars) << "what is not sent stays as it is";
     auto const metrics = co_await sandbox->metrics();
     EXPECT_EQ(metrics->find("secret"), std::string::npos);
     EXPECT_NE(metrics->find("\"mem_total\":100"), std::string::npos) << *metrics;
