@@ -358,8 +358,8 @@ class CommandListener final : public MessageSource {
       place_->at = log.begin_offset();
       return fmt::format(R"({{"event":{{"gap":{{"bytes":{}}}}}}})", lost);
     }
-    auto const piece = log.piece_at(place_->at, pipe_piece_max);
-    if (piece) return data_event(*piece);
+    if (auto event = data_event()) return event;
+    // Nothing more to send now. What may be left is the beginning of a character.
     place_->lossy = false;
     if (!command_->ended_ || std::exchange(end_sent_, true)) return std::nullopt;
     return command_->end_event();
@@ -379,15 +379,34 @@ class CommandListener final : public MessageSource {
   }
 
  private:
-  std::string data_event(OutputLog::Piece piece) {
-    piece.bytes = piece.bytes.substr(0, piece_max_of(piece.kind));
+  /// What comes next of one stream. Clients decode each event for itself, so a character is not cut
+  /// in two while its rest may still come.
+  std::string gather(OutputKind& kind) const {
+    auto const& log = command_->log_;
+    auto piece = log.piece_at(place_->at, pipe_piece_max);
+    if (!piece) return {};
+    kind = piece->kind;
     std::string out;
-    out.reserve(piece.bytes.size() / 3 * 4 + 64);
-    out.append(R"({"event":{"data":{")").append(key_of(piece.kind)).append(R"(":")");
-    append_base64(out, piece.bytes);
-    out += with_offsets_ ? fmt::format(R"(","offset":{}}}}}}})", piece.offset)
-                         : std::string(R"("}}})");
-    place_->at = piece.offset + piece.bytes.size();
+    while (piece && piece->kind == kind && out.size() < piece_max_of(kind)) {
+      out += piece->bytes.substr(0, piece_max_of(kind) - out.size());
+      piece = log.piece_at(place_->at + out.size(), pipe_piece_max);
+    }
+    bool const rest_may_come = piece ? piece->kind == kind : !command_->ended_;
+    if (rest_may_come) out.resize(out.size() - incomplete_tail(out));
+    return out;
+  }
+
+  std::optional<std::string> data_event() {
+    OutputKind kind{};
+    auto const bytes = gather(kind);
+    if (bytes.empty()) return std::nullopt;
+    std::string out;
+    out.reserve(bytes.size() / 3 * 4 + 64);
+    out.append(R"({"event":{"data":{")").append(key_of(kind)).append(R"(":")");
+    append_base64(out, bytes);
+    out +=
+        with_offsets_ ? fmt::format(R"(","offset":{}}}}}}})", place_->at) : std::string(R"("}}})");
+    place_->at += bytes.size();
     place_->moved = now();
     command_->consumed_.notify_all();
     return out;

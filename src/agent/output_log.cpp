@@ -66,4 +66,15 @@ bool OutputLog::keeps(std::uint64_t offset, std::size_t bytes) const noexcept {
   return needed <= bytes_max_;
 }
 
+std::size_t incomplete_tail(std::string_view text) noexcept {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    auto const byte = static_cast<unsigned char>(text[text.size() - back]);
+    if (byte < 0x80) return 0;
+    if (byte < 0xc0) continue;  // within a character
+    std::size_t const length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
+    return back < length ? back : 0;
+  }
+  return 0;
+}
+
 }  // namespace agent

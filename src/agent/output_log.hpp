@@ -61,4 +61,7 @@ class OutputLog {
   std::size_t cost_ = 0;
 };
 
+/// How many bytes at the end are the beginning of a UTF-8 character whose rest is missing (0 to 3).
+std::size_t incomplete_tail(std::string_view text) noexcept;
+
 }  // namespace agent

@@ -69,5 +69,22 @@ TEST(OutputLog, ClearForgetsTheBytesAndNotTheirNumber) {
   EXPECT_EQ(log.cost(), 0U);
 }
 
+TEST(IncompleteTail, CountsTheBytesOfACutCharacter) {
+  std::pair<std::string_view, std::size_t> const cases[] = {
+      {"", 0},
+      {"a", 0},
+      {"\xc3", 1},
+      {"\xc3\xa9", 0},
+      {"x\xe2\x82", 2},
+      {"\xe2\x82\xac", 0},
+      {"\xf0\x9f\x98", 3},
+      {"\xf0\x9f\x98\x80", 0},
+      {"\x80\x80\x80\x80", 0},
+      {"\xc3\xa9\x80", 0},
+  };
+  for (auto const& [text, expected] : cases)
+    EXPECT_EQ(incomplete_tail(text), expected) << text;
+}
+
 }  // namespace
 }  // namespace agent

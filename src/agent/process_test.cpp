@@ -159,6 +159,25 @@ TEST(ProcessStart, OutputIsComplete) {
   });
 }
 
+TEST(ProcessStart, ACharacterIsNotCutInTwoWhileItsRestMayStillCome) {
+  with_guest([](Guest& guest) -> asio::awaitable<void> {
+    auto const events = co_await guest.run(
+        "printf 'a\\342\\202'; sleep 0.2; printf '\\254b'; sleep 0.2; yes '€€€€€' | head -c "
+        "160000; printf '\\342'");
+    for (auto const& message : events.messages) {
+      auto const* data = message.at("event").as_object().if_contains("data");
+      if (!data || &message == &events.messages[events.messages.size() - 2]) continue;
+      auto const bytes = base64_decoded(std::string_view(data->at("stdout").as_string())).value();
+      EXPECT_EQ(incomplete_tail(bytes), 0U);
+      EXPECT_NE(static_cast<unsigned char>(bytes.front()) & 0xc0, 0x80);
+    }
+    auto const out = events.bytes("stdout");
+    EXPECT_TRUE(out.starts_with("a€b")) << out.substr(0, 10);
+    EXPECT_EQ(out.size(), 160'006U);
+    EXPECT_EQ(out.back(), '\xe2') << "what was never completed arrives as it is";
+  });
+}
+
 TEST(ProcessStart, ManyQuickCommandsAreAllReaped) {
   with_guest([](Guest& guest) -> asio::awaitable<void> {
     for (int i = 0; i < 100; ++i) {
@@ -344,6 +363,80 @@ TEST(ProcessTree, AForkBombDiesWithItsCommand) {
     bool const gone = co_await testing::eventually([&] { return count() == 0; }, 3000ms);
     EXPECT_TRUE(gone) << count() << " left";
   });
+}
+
+/// A cgroup2 mount of our own; control groups of version 1 on a host do not prevent it.
+class GroupMount {
+ public:
+  GroupMount() {
+    std::string pattern = std::filesystem::temp_directory_path() / "agent_cgroup.XXXXXX";
+    if (!::mkdtemp(pattern.data())) return;
+    path_ = pattern;
+    mounted_ = ::mount("cgroup2", path_.c_str(), "cgroup2", 0, nullptr) == 0;
+  }
+
+  ~GroupMount() {
+    ::rmdir((path_ + "/commands").c_str());
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+    ::rmdir(path_.c_str());
+  }
+
+  GroupMount(GroupMount const&) = delete;
+  GroupMount& operator=(GroupMount const&) = delete;
+
+  bool mounted() const { return mounted_; }
+
+  std::string const& path() const { return path_; }
+
+  std::size_t groups() const {
+    std::size_t count = 0;
+    for (auto const& entry : std::filesystem::directory_iterator(path_ + "/commands"))
+      count += entry.is_directory();
+    return count;
+  }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+TEST(ProcessTree, InAControlGroupNobodyEscapesAndTheGroupGoesWithItsLastMember) {
+  GroupMount const mount;
+  if (!mount.mounted()) GTEST_SKIP() << "cgroup2 cannot be mounted here";
+  Agent::Options options;
+  options.processes.control_group_root = mount.path();
+  with_guest(
+      [&mount](Guest& guest) -> asio::awaitable<void> {
+        auto const file = guest.etc.path() + "/pid";
+        // Out of the session and without its parent: only the group still knows whose it is.
+        auto const stream =
+            co_await guest.start("(setsid sh -c 'setsid sleep 30 & echo $! >" + file +
+                                 "' &) ; cat /proc/self/cgroup; exec sleep 30");
+        auto const begun = co_await stream->next();
+        auto const pid = testing::pid_of(*begun);
+        std::int64_t escaped = 0;
+        bool const written = co_await testing::eventually(
+            [&] { return bool(std::ifstream(file) >> escaped); }, 3000ms);
+        EXPECT_TRUE(written);
+        EXPECT_EQ(mount.groups(), 1U);
+        auto const killed = co_await guest.call(
+            "SendSignal", "{" + testing::selector(pid) + R"(,"signal":"SIGNAL_SIGKILL"})");
+        EXPECT_EQ(killed.status, 200) << killed.body;
+        auto gone = [&] {
+          return std::ifstream("/proc/" + std::to_string(escaped) + "/cmdline").peek() == EOF;
+        };
+        bool const dead = co_await testing::eventually(gone, 2000ms);
+        EXPECT_TRUE(dead);
+        auto const events = co_await stream->rest();
+        EXPECT_NE(events.bytes("stdout").find("/commands/c1"), std::string::npos)
+            << events.bytes("stdout");
+        // Removed with the next command at the latest.
+        co_await guest.run("true");
+        bool const removed =
+            co_await testing::eventually([&] { return mount.groups() == 0; }, 2000ms);
+        EXPECT_TRUE(removed);
+      },
+      options);
 }
 
 }  // namespace

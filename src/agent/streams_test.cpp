@@ -153,7 +153,8 @@ TEST(ProcessTerminal, IsARealOne) {
     co_await type("stty size\n");
     co_await read_until(*stream, "pty", "40 120");
     // ctrl-c reaches what runs in the foreground, the shell goes on.
-    co_await type("sleep 20\n");
+    co_await type("sh -c 'echo be\"\"gun; exec sleep 20'\n");
+    co_await read_until(*stream, "pty", "begun");
     co_await type("\x03");
     co_await type("echo on\"\"wards\n");
     co_await read_until(*stream, "pty", "onwards");
