@@ -20,7 +20,11 @@ class Bucket {
     return true;
   }
 
-  void set_rate(double rate) noexcept { rate_ = rate; }
+  /// A first rate comes with its full second; a later one does not refill.
+  void set_rate(double rate) noexcept {
+    if (rate_ == 0) tokens_ = rate;
+    rate_ = rate;
+  }
 
  private:
   double rate_;

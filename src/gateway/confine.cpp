@@ -100,7 +100,7 @@ base::Result<void> confine() {
                                SCMP_ACT_ALLOW,
                                SCMP_SYS(socket),
                                1,
-                               SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(family)));
+                               scmp_arg_cmp{0, SCMP_CMP_EQ, static_cast<scmp_datum_t>(family), 0});
   // Starting a program or looking into another one: only code that broke in wants that.
   failed |= seccomp_rule_add(filter.get(), SCMP_ACT_KILL_PROCESS, SCMP_SYS(execve), 0);
   failed |= seccomp_rule_add(filter.get(), SCMP_ACT_KILL_PROCESS, SCMP_SYS(execveat), 0);

@@ -32,6 +32,11 @@ struct Config {
   std::string proxy_user = "space-proxy";
   std::string worker_user = "space-worker";
   std::string database_user = "space-db";
+  std::string broker_user = "space-broker";
+  std::vector<std::string> resolvers;          // upstream DNS of the gateways; empty = the host's /etc/resolv.conf
+  std::string uplink = "none";                 // none: sandboxes have no way out; host: through the uplink namespace
+  std::vector<std::string> private_routes;     // networks that gateways may dial although they are private
+  std::string upstream_ca_file;                // authorities that gateways trust for upstreams; "" = the system's
 
   std::string check() const;
 
@@ -45,12 +50,15 @@ struct Config {
   std::string api_socket() const { return run_dir + "/api/api.sock"; }              // HTTP, public routes; the proxy is its client
   std::string internal_socket() const { return run_dir + "/api/internal.sock"; }    // HTTP, src/wire/route.hpp; proxy and controller only
   std::string proxy_socket() const { return run_dir + "/proxy/proxy.sock"; }        // HTTP, the data plane; the API is its client
+  std::string broker_socket() const { return run_dir + "/broker/broker.sock"; }    // HTTP, src/wire/credential.hpp; API and worker
+  std::string use_socket() const { return run_dir + "/broker-use/use.sock"; }      // JSON lines; gateways
   std::string database_dir() const { return run_dir + "/postgres"; }                // .s.PGSQL.5432
 };
 BOOST_DESCRIBE_STRUCT(Config, (),
                       (instance, data_dir, run_dir, domain, listen_addresses, http_port, tls_port, database_url, node_name,
                        slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max, accelerator, program_dir,
-                       guest_dir, api_user, controller_user, proxy_user, worker_user, database_user))
+                       guest_dir, api_user, controller_user, proxy_user, worker_user, database_user, broker_user,
+                       resolvers, uplink, private_routes, upstream_ca_file))
 
 /// Reads and checks a configuration file.
 base::Result<Config> load_config(std::string const& path);

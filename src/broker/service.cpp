@@ -1,0 +1,204 @@
+#include "broker/service.hpp"
+
+#include "base/log.hpp"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <grp.h>
+#include <pwd.h>
+#include <unistd.h>
+
+namespace broker {
+namespace {
+
+using base::Code;
+
+constexpr std::size_t body_bytes_max = 128 * 1024;
+constexpr std::size_t line_bytes_max = 16 * 1024;
+
+http::Response json(int status, std::string body) {
+  return {status, {{"Content-Type", "application/json"}}, std::move(body)};
+}
+
+http::Response failure(base::Error const& error) {
+  wire::json::object body;
+  body["code"] = base::name_of(error.code());
+  body["message"] = error.message();
+  return json(base::http_status_of(error.code()), wire::to_text(body));
+}
+
+base::Result<unsigned> uid_of(std::string const& name) {
+  // Once, before any thread or request: the reentrant form brings nothing here.
+  auto const* user = ::getpwnam(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+  if (!user) return base::fail(Code::not_found, fmt::format("there is no user {}", name));
+  return user->pw_uid;
+}
+
+}  // namespace
+
+Service::Service(boost::asio::any_io_executor executor,
+                 Vault& vault,
+                 unsigned api_uid,
+                 unsigned worker_uid)
+    : executor_(executor),
+      vault_(vault),
+      api_uid_(api_uid),
+      worker_uid_(worker_uid),
+      server_(executor, *this),
+      tasks_(executor) {}
+
+Service::~Service() = default;
+
+base::Result<void> Service::listen(std::string const& broker_socket,
+                                   std::string const& use_socket) {
+  auto listener = net::listen_unix(executor_, broker_socket);
+  if (!listener) return base::passing(listener, "listen for the API and the worker");
+  auto gateways = net::listen_unix(executor_, use_socket);
+  if (!gateways) return base::passing(gateways, "listen for gateways");
+  server_.listen(std::move(*listener));
+  gateways_ = std::move(*gateways);
+  tasks_.spawn("gateways", accept_gateways());
+  return {};
+}
+
+boost::asio::awaitable<void> Service::handle(http::Request& request,
+                                             http::ResponseWriter& response) {
+  auto const peer = net::peer_user(request.connection);
+  auto body = co_await request.body.read_all(body_bytes_max);
+  http::Response reply;
+  if (!peer) {
+    reply = failure(base::Error(Code::unauthenticated, "who is asking is not known"));
+  } else if (!body) {
+    reply = failure(body.error());
+  } else {
+    auto answered = answer(peer->uid, request.head, *body);
+    explicit_bzero(body->data(), body->size());
+    reply = answered ? std::move(*answered) : failure(answered.error());
+  }
+  static_cast<void>(co_await response.send(std::move(reply)));
+}
+
+base::Result<http::Response> Service::answer(unsigned uid,
+                                             http::RequestHead const& head,
+                                             std::string const& body) {
+  auto const path = head.path();
+  bool const operator_asks = uid == 0;
+  if (head.method == "POST" && path == "/seal") {
+    if (uid != api_uid_ && !operator_asks)
+      return base::fail(Code::denied, "only the API seals credentials");
+    auto request = wire::decode_text<wire::Seal>(body);
+    if (!request) return base::passing(request);
+    auto sealed = vault_.seal(*request);
+    explicit_bzero(request->value.data(), request->value.size());
+    if (!sealed) return base::passing(sealed);
+    return json(200, wire::encode_text(*sealed));
+  }
+  bool const leases = path == "/leases" || path.starts_with("/leases/");
+  if (leases && uid != worker_uid_ && !operator_asks)
+    return base::fail(Code::denied, "only the worker leases credentials");
+  if (head.method == "PUT" && path == "/leases") {
+    auto request = wire::decode_text<wire::Lease>(body);
+    if (!request) return base::passing(request);
+    auto leased = vault_.lease(*request);
+    if (!leased) return base::passing(leased);
+    return http::Response{204, {}, {}};
+  }
+  if (head.method == "DELETE" && path.starts_with("/leases/")) {
+    auto const query = http::parse_query(head.query());
+    if (!query) return std::unexpected(query.error());
+    std::string name;
+    for (auto const& [key, value] : *query)
+      if (key == "credential") name = value;
+    vault_.end_leases(path.substr(std::string_view("/leases/").size()), name);
+    return http::Response{204, {}, {}};
+  }
+  return base::fail(Code::not_found, "the broker has no such call");
+}
+
+boost::asio::awaitable<void> Service::accept_gateways() {
+  while (true) {
+    auto gateway = co_await gateways_->accept();
+    if (!gateway) co_return;
+    tasks_.spawn("gateway", serve_gateway(std::move(*gateway)));
+  }
+}
+
+boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
+  auto const peer = net::peer_user(*gateway);
+  if (!peer) co_return;
+  std::string received;
+  std::array<char, 4096> buffer;
+  while (true) {
+    auto const got = co_await gateway->read_some(buffer);
+    if (!got || *got == 0) co_return;
+    received.append(buffer.data(), *got);
+    for (auto end = received.find('\n'); end != std::string::npos; end = received.find('\n')) {
+      auto const use = wire::decode_text<wire::Use>(std::string_view(received).substr(0, end));
+      received.erase(0, end + 1);
+      if (!use) co_return;  // a gateway that speaks something else is not ours any more
+      auto used = vault_.use(peer->uid, *use);
+      auto line = wire::encode_text(used) + "\n";
+      explicit_bzero(used.value.data(), used.value.size());
+      auto const sent = co_await gateway->write_text(line);
+      explicit_bzero(line.data(), line.size());
+      if (!sent) co_return;
+    }
+    if (received.size() > line_bytes_max) co_return;
+  }
+}
+
+boost::asio::awaitable<void> Service::close() {
+  if (gateways_) gateways_->close();
+  tasks_.cancel();
+  co_await tasks_.join();
+  co_await server_.close(std::chrono::seconds(1));
+}
+
+base::Result<void> harden() {
+  rlimit const none{0, 0};
+  if (::setrlimit(RLIMIT_CORE, &none) != 0) return base::fail_errno("forbid core dumps");
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) return base::fail_errno("forbid being traced");
+  // Not everywhere allowed (MEMLOCK limits); swap is then the host's business, and `space doctor`
+  // says so.
+  if (::mlockall(MCL_CURRENT) != 0)
+    base::log::warn("memory_not_locked", {{"what", "the limit for locked memory is too low"}});
+  return {};
+}
+
+boost::asio::awaitable<int> run_broker(wire::Config config) {
+  auto executor = co_await boost::asio::this_coro::executor;
+  auto const api = uid_of(config.api_user);
+  auto const worker = uid_of(config.worker_user);
+  if (!api || !worker) {
+    base::log::error("broker_users", {{"what", (api ? worker : api).error().message()}});
+    co_return 1;
+  }
+  auto keys = open_file_keys(config.data_dir + "/broker");
+  if (!keys) {
+    base::log::error("broker_keys",
+                     {{"what", keys.error().message()}, {"detail", keys.error().detail()}});
+    co_return 1;
+  }
+  Vault vault(**keys, base::system_clock());
+  Service service(executor, vault, *api, *worker);
+  if (auto listening = service.listen(config.broker_socket(), config.use_socket()); !listening) {
+    base::log::error("broker_listen", {{"what", listening.error().message()}});
+    co_return 1;
+  }
+  base::log::info("broker_ready", {{"key", (*keys)->key_id()}});
+  auto const throws = co_await boost::asio::this_coro::throw_if_cancelled();
+  co_await boost::asio::this_coro::throw_if_cancelled(false);
+  async::Signal forever(executor);
+  try {
+    co_await forever.wait();
+  } catch (boost::system::system_error const&) {
+    // SIGTERM: an orderly end.
+  }
+  co_await service.close();
+  co_await boost::asio::this_coro::throw_if_cancelled(throws);
+  co_return 0;
+}
+
+}  // namespace broker

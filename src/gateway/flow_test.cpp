@@ -1,0 +1,606 @@
+#include "async/testing.hpp"
+#include "gateway/gateway.hpp"
+#include "gateway/http1.hpp"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace gateway {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Answers every A query from a table, on loopback: the world's name servers.
+class FakeDns {
+ public:
+  explicit FakeDns(std::map<std::string, std::string> names) : names_(std::move(names)) {
+    socket_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    socklen_t size = sizeof address;
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    timeval const patience{0, 50'000};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    thread_ = std::jthread([this](std::stop_token const& stop) { serve(stop); });
+  }
+
+  ~FakeDns() {
+    thread_.request_stop();
+    thread_.join();
+    ::close(socket_);
+  }
+
+  std::string server() const { return fmt::format("127.0.0.1:{}", port_); }
+
+  int queries() const { return queries_; }
+
+ private:
+  void serve(std::stop_token const& stop) {
+    std::array<char, 512> query{};
+    sockaddr_in from{};
+    while (!stop.stop_requested()) {
+      socklen_t size = sizeof from;
+      auto const got = ::recvfrom(
+          socket_, query.data(), query.size(), 0, reinterpret_cast<sockaddr*>(&from), &size);
+      if (got < 17) continue;
+      ++queries_;
+      std::string name;
+      std::size_t at = 12;
+      while (query.at(at) != 0) {
+        auto const length = static_cast<std::size_t>(query.at(at));
+        name += (name.empty() ? "" : ".") + std::string(&query.at(at + 1), length);
+        at += length + 1;
+      }
+      bool const wants_a = query.at(at + 2) == 1;
+      std::string reply(query.data(), at + 5);
+      bool const known = names_.contains(name);
+      reply[2] = '\x81';
+      reply[3] = known ? '\x80' : '\x83';
+      reply.replace(6, 6, std::string("\0\0\0\0\0\0", 6));
+      if (known && wants_a) {
+        reply[7] = 1;
+        in_addr parsed{};
+        inet_pton(AF_INET, names_.at(name).c_str(), &parsed);
+        reply += std::string("\xc0\x0c\0\1\0\1\0\0\0\x1e\0\4", 12) +
+                 std::string(reinterpret_cast<char const*>(&parsed), 4);
+      }
+      ::sendto(socket_, reply.data(), reply.size(), 0, reinterpret_cast<sockaddr*>(&from), size);
+    }
+  }
+
+  std::map<std::string, std::string> names_;
+  int socket_ = -1;
+  std::uint16_t port_ = 0;
+  std::atomic<int> queries_ = 0;
+  std::jthread thread_;
+};
+
+struct Records final : DecisionSink {
+  void report(wire::GatewayDecision decision) override { all.push_back(std::move(decision)); }
+
+  bool has(std::string_view kind, std::string_view reason) const {
+    return std::ranges::any_of(
+        all, [&](auto const& one) { return one.kind == kind && one.reason == reason; });
+  }
+
+  std::vector<wire::GatewayDecision> all;
+};
+
+/// A server of the open internet: records what arrived, answers with a script.
+class Origin {
+ public:
+  Origin(asio::any_io_executor executor, tls::Minter* minter) : minter_(minter), tasks_(executor) {
+    listener_ = net::listen_tcp(executor, "127.0.0.1", 0).value();
+    tasks_.spawn("origin", accept());
+  }
+
+  std::uint16_t port() const { return listener_->port(); }
+
+  asio::awaitable<void> close() {
+    listener_->close();
+    tasks_.cancel();
+    co_await tasks_.join();
+  }
+
+  std::string host = "api.corp.example";
+  std::string received;
+  int connections = 0;
+  std::string answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nAlt-Svc: h3=\":443\"\r\n\r\nhello";
+  std::string second_part;  // sent after a pause
+  bool close_after = false;
+
+ private:
+  asio::awaitable<void> accept() {
+    while (true) {
+      auto stream = co_await listener_->accept();
+      if (!stream) co_return;
+      ++connections;
+      tasks_.spawn("connection", serve(std::move(*stream)));
+    }
+  }
+
+  asio::awaitable<void> serve(net::Stream stream) {
+    if (minter_) {
+      auto secured = co_await minter_->accept(host, std::move(stream), base::system_clock().in(5s));
+      if (!secured) co_return;
+      stream = std::move(*secured);
+    }
+    std::array<char, 8192> buffer;
+    while (true) {
+      auto const got = co_await stream->read_some(buffer);
+      if (!got || *got == 0) co_return;
+      received.append(buffer.data(), *got);
+      auto sent = co_await stream->write_text(answer);
+      if (sent && !second_part.empty()) {
+        co_await async::sleep_for(300ms);
+        sent = co_await stream->write_text(second_part);
+      }
+      if (!sent || close_after) co_return;
+    }
+  }
+
+  tls::Minter* minter_;
+  std::unique_ptr<net::Listener> listener_;
+  async::TaskGroup tasks_;
+};
+
+asio::awaitable<void> fake_broker(net::Stream stream, std::vector<std::string>* asked) {
+  std::array<char, 8192> buffer;
+  while (true) {
+    auto const got = co_await stream->read_some(buffer);
+    if (!got || *got == 0) co_return;
+    std::string const line(buffer.data(), *got);
+    asked->push_back(line);
+    auto const use = wire::decode_text<wire::Use>(line.substr(0, line.find('\n')));
+    wire::Used used;
+    used.ok = use && use->credential == "llm-key" && use->path == "/v1/messages";
+    used.code = used.ok ? "" : "denied";
+    used.message = used.ok ? "" : "the credential is not bound to this request";
+    used.header = "x-api-key";
+    used.value = used.ok ? "sk-secret-value-0123" : "";
+    used.id = "c1";
+    auto const sent = co_await stream->write_text(wire::encode_text(used) + "\n");
+    if (!sent) co_return;
+  }
+}
+
+/// A gateway between a fake guest and a fake internet, all on loopback.
+class Rig {
+ public:
+  explicit Rig(asio::any_io_executor on,
+               std::string policy_rules,
+               std::string posture = "allowlist",
+               std::string binding = "strict")
+      : executor(on),
+        world(tls::Minter::make("world").value()),
+        origin(on, world.get()),
+        plain(on, nullptr),
+        tasks(on) {
+    auto [ours, theirs] = net::make_pipe(on);
+    tasks.spawn("broker", fake_broker(std::move(theirs), &asked));
+    gateway =
+        std::make_unique<Gateway>(on, records, std::make_unique<BrokerClient>(on, std::move(ours)));
+    wire::GatewayStart start;
+    start.sandbox = "i1";
+    start.policy = policy(policy_rules, posture, binding, 1);
+    start.resolvers = {dns.server()};
+    start.trusted_ca_pem = world->authority_pem();
+    start.admitted_networks = {"127.0.0.1/32"};
+    auto started = gateway->start(start);
+    EXPECT_TRUE(started) << started.error().message();
+    if (started) ca_pem = started->authority_pem;
+  }
+
+  wire::EffectivePolicy policy(std::string rules,
+                               std::string const& posture,
+                               std::string const& binding,
+                               std::uint64_t generation) {
+    for (auto const& [key, value] :
+         {std::pair<std::string, std::uint16_t>{"TLS", origin.port()}, {"PLAIN", plain.port()}})
+      for (auto at = rules.find(key); at != std::string::npos; at = rules.find(key))
+        rules.replace(at, key.size(), std::to_string(value));
+    auto text = wire::decode_text<wire::Policy>(
+        fmt::format(R"({{"posture":"{}","binding":"{}","rules":[{}]}})", posture, binding, rules));
+    EXPECT_TRUE(text) << text.error().message();
+    return {generation, {{"sandbox", text.value()}}};
+  }
+
+  /// A connection of the guest to `name` (by its synthetic address).
+  net::Stream connect(std::string const& name, std::uint16_t port) {
+    auto const address = gateway->names().address_of(domain::HostName::parse(name).value()).value();
+    return connect_to(address, port);
+  }
+
+  net::Stream connect_to(std::uint32_t address, std::uint16_t port) {
+    auto [guest, ours] = net::make_pipe(executor);
+    tasks.spawn("flow", serve_flow(*gateway, std::move(ours), address, port));
+    return std::move(guest);
+  }
+
+  async::Task<net::Stream> secure(net::Stream stream, std::string sni) {
+    auto trust = tls::ClientContext::from_pem(ca_pem);
+    co_return co_await tls::connect(
+        *trust, std::move(stream), std::move(sni), base::system_clock().in(5s));
+  }
+
+  /// One request over TLS to the origin's name; the whole answer, or "closed".
+  asio::awaitable<std::string> ask(std::string head,
+                                   std::string name = "api.corp.example",
+                                   std::string sni = "") {
+    auto stream = connect(name, origin.port());
+    auto secured = co_await secure(std::move(stream), sni.empty() ? name : sni);
+    if (!secured) co_return "closed";
+    auto const sent = co_await (*secured)->write_text(head);
+    if (!sent) co_return "closed";
+    co_return co_await read_answer(**secured);
+  }
+
+  asio::awaitable<std::string> read_answer(net::ByteStream& stream) {
+    std::string out;
+    std::array<char, 8192> buffer;
+    while (true) {
+      auto reading = stream.read_some(buffer);
+      auto const got =
+          co_await async::with_deadline(base::system_clock().in(1500ms), std::move(reading));
+      if (!got || *got == 0) break;
+      out.append(buffer.data(), *got);
+      auto const length = head_length(out);
+      if (!length || *length == 0) continue;
+      auto const head = parse_response_head(std::string_view(out).substr(0, *length), "GET");
+      if (head && head->body.kind == Framing::Kind::length &&
+          out.size() >= *length + head->body.length)
+        break;
+      if (head && head->body.kind == Framing::Kind::chunked && out.ends_with("0\r\n\r\n")) break;
+    }
+    co_return out.empty() ? "closed" : out;
+  }
+
+  asio::awaitable<void> close() {
+    tasks.cancel();
+    co_await tasks.join();
+    co_await origin.close();
+    co_await plain.close();
+  }
+
+  asio::any_io_executor executor;
+  FakeDns dns{{{"api.corp.example", "127.0.0.1"},
+               {"b.corp.example", "127.0.0.1"},
+               {"inside.corp.example", "127.0.0.9"},
+               {"raw.corp.example", "127.0.0.1"}}};
+  std::shared_ptr<tls::Minter> world;
+  Records records;
+  Origin origin;
+  Origin plain;
+  std::vector<std::string> asked;
+  std::string ca_pem;
+  std::unique_ptr<Gateway> gateway;
+  async::TaskGroup tasks;
+};
+
+std::string const allow_all_paths =
+    R"({"id":"api","hosts":["*.corp.example"],"ports":[TLS,PLAIN]})";
+
+void with_rig(std::string rules,
+              std::function<asio::awaitable<void>(Rig&)> test,
+              std::string posture = "allowlist",
+              std::string binding = "strict") {
+  async::run_test([&]() -> asio::awaitable<void> {
+    Rig rig(co_await asio::this_coro::executor, rules, posture, binding);
+    co_await test(rig);
+    co_await rig.close();
+  });
+}
+
+TEST(Flow, AnAllowedRequestArrivesReserialisedAndItsAnswerComesBack) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer =
+        co_await rig.ask(fmt::format("GET /x?q=1 HTTP/1.1\r\nhOST: API.corp.example:{}\r\nAccept: "
+                                     "a\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n",
+                                     rig.origin.port()));
+    EXPECT_TRUE(answer.ends_with("hello")) << answer;
+    EXPECT_EQ(answer.find("Alt-Svc"), std::string::npos);
+    EXPECT_EQ(rig.origin.received,
+              fmt::format("GET /x?q=1 HTTP/1.1\r\nHost: api.corp.example:{}\r\nAccept: a\r\n\r\n",
+                          rig.origin.port()));
+    EXPECT_TRUE(rig.records.has("request", "allowed"));
+  });
+}
+
+TEST(Flow, AKeptConnectionCarriesSeveralRequests) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto secured =
+        co_await rig.secure(rig.connect("api.corp.example", rig.origin.port()), "api.corp.example");
+    EXPECT_TRUE(secured);
+    if (!secured) co_return;
+    for (int i = 0; i < 3; ++i) {
+      auto const sent = co_await (*secured)->write_text(fmt::format(
+          "GET /{} HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", i, rig.origin.port()));
+      EXPECT_TRUE(sent);
+      auto const answer = co_await rig.read_answer(**secured);
+      EXPECT_TRUE(answer.ends_with("hello")) << answer;
+    }
+    EXPECT_EQ(rig.origin.connections, 1);
+  });
+}
+
+TEST(Flow, AnotherHostThanTheOneConnectedToIsMisdirected) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer = co_await rig.ask(
+        fmt::format("GET / HTTP/1.1\r\nHost: b.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 421 ")) << answer;
+    EXPECT_EQ(rig.origin.received, "");
+    EXPECT_TRUE(rig.records.has("request", "authority_differs"));
+  });
+}
+
+TEST(Flow, AnotherServerNameThanTheOneConnectedToIsRefused) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer = co_await rig.ask(
+        "GET / HTTP/1.1\r\nHost: b.corp.example\r\n\r\n", "api.corp.example", "b.corp.example");
+    EXPECT_EQ(answer, "closed");
+    EXPECT_TRUE(rig.records.has("connection", "server_name_differs"));
+    EXPECT_EQ(rig.origin.connections, 0);
+  });
+}
+
+TEST(Flow, WhatPolicyDoesNotNameIsClosedBeforeAByteIsRead) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    EXPECT_EQ(co_await rig.ask("GET / HTTP/1.1\r\n\r\n", "evil.example"), "closed");
+    auto stranger = rig.connect_to(0xc6130000, 443);  // a synthetic address that nobody asked for
+    EXPECT_EQ(co_await rig.read_answer(*stranger), "closed");
+    auto literal = rig.connect_to(0x08080808, 443);
+    EXPECT_EQ(co_await rig.read_answer(*literal), "closed");
+    EXPECT_EQ(rig.dns.queries(), 0);
+    EXPECT_TRUE(rig.records.has("connection", "no_rule"));
+  });
+}
+
+TEST(Flow, MethodsAndPathsAreHeldAndTheRefusalSaysWhy) {
+  with_rig(
+      R"({"id":"api","hosts":["api.corp.example"],"ports":[TLS],"http":{"methods":["GET"],"paths":["/v1/**"]}})",
+      [](Rig& rig) -> asio::awaitable<void> {
+        auto const host = fmt::format("Host: api.corp.example:{}\r\n\r\n", rig.origin.port());
+        EXPECT_TRUE((co_await rig.ask("GET /v1/a HTTP/1.1\r\n" + host)).ends_with("hello"));
+        rig.origin.received.clear();
+        for (auto const* line : {"POST /v1/a HTTP/1.1\r\n",
+                                 "GET /v2 HTTP/1.1\r\n",
+                                 "GET /v1/../v2 HTTP/1.1\r\n",
+                                 "TRACE /v1/a HTTP/1.1\r\n"}) {
+          auto const answer = co_await rig.ask(line + host);
+          EXPECT_TRUE(answer.starts_with("HTTP/1.1 40")) << answer;
+          EXPECT_NE(answer.find("\"message\":"), std::string::npos) << answer;
+        }
+        EXPECT_EQ(rig.origin.received, "");
+      });
+}
+
+TEST(Flow, SmugglingShapesNeverReachTheServer) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const host = fmt::format("Host: api.corp.example:{}\r\n", rig.origin.port());
+    for (auto const* fields : {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                               "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+                               "Transfer-Encoding: xchunked\r\n\r\n",
+                               "X: a\r\n b\r\n\r\n"}) {
+      auto const answer = co_await rig.ask("POST / HTTP/1.1\r\n" + host + fields);
+      EXPECT_TRUE(answer.starts_with("HTTP/1.1 400 ")) << answer;
+    }
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+TEST(Flow, ANameThatLeadsInsideIsNotDialled) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer = co_await rig.ask(
+        fmt::format("GET / HTTP/1.1\r\nHost: inside.corp.example:{}\r\n\r\n", rig.origin.port()),
+        "inside.corp.example");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 403 ")) << answer;
+    EXPECT_TRUE(rig.records.has("request", "private_address"));
+    EXPECT_EQ(rig.origin.connections, 0);
+  });
+}
+
+TEST(Flow, AServerThatIsNotTheNameIsNotBelieved) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.host = "b.corp.example";
+    auto const answer = co_await rig.ask(
+        fmt::format("GET / HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 502 ")) << answer;
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+std::string const with_credential =
+    R"({"id":"llm","hosts":["api.corp.example"],"ports":[TLS],"inject":[{"credential":"llm-key"}]})";
+
+TEST(Flow, ACredentialIsPutInAndTheGuestsOwnIsTakenOut) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/messages?api_key=mine&x=1 HTTP/1.1\r\nHost: api.corp.example:{}\r\nX-API-Key: "
+        "mine\r\nAuthorization: Bearer mine\r\nCookie: c\r\nContent-Length: 2\r\n\r\nhi",
+        rig.origin.port()));
+    EXPECT_TRUE(answer.ends_with("hello")) << answer;
+    EXPECT_EQ(rig.origin.received,
+              fmt::format(
+                  "POST /v1/messages?x=1 HTTP/1.1\r\nHost: api.corp.example:{}\r\nContent-Length: "
+                  "2\r\nx-api-key: sk-secret-value-0123\r\n\r\nhi",
+                  rig.origin.port()));
+    EXPECT_EQ(rig.asked.size(), 1U);
+  });
+}
+
+TEST(Flow, AReflectedCredentialIsScrubbed) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.answer =
+        "HTTP/1.1 200 OK\r\nX-Echo: sk-secret-value-0123\r\nSet-Cookie: s=1\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n8\r\nsk-secre\r\n";
+    rig.origin.second_part = "c\r\nt-value-0123\r\n0\r\n\r\n";
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_EQ(answer.find("secret"), std::string::npos) << answer;
+    EXPECT_EQ(answer.find("Set-Cookie"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("********************"), std::string::npos) << answer;
+  });
+}
+
+TEST(Flow, WhatTheBrokerRefusesIsNotSent) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/other HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 403 ")) << answer;
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+TEST(Flow, AnswersStreamWithoutBeingBuffered) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.answer =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n6\r\ndata:1\r\n";
+    rig.origin.second_part = "6\r\ndata:2\r\n0\r\n\r\n";
+    auto secured =
+        co_await rig.secure(rig.connect("api.corp.example", rig.origin.port()), "api.corp.example");
+    EXPECT_TRUE(secured);
+    if (!secured) co_return;
+    auto const sent = co_await (*secured)->write_text(
+        fmt::format("GET / HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(sent);
+    std::string first;
+    std::array<char, 4096> buffer;
+    while (first.find("data:1") == std::string::npos) {
+      auto const got = co_await (*secured)->read_some(buffer);
+      if (!got || *got == 0) break;
+      first.append(buffer.data(), *got);
+    }
+    EXPECT_EQ(first.find("data:2"), std::string::npos);
+    auto const rest = co_await rig.read_answer(**secured);
+    EXPECT_NE(rest.find("data:2"), std::string::npos);
+  });
+}
+
+TEST(Flow, ANewPolicyCutsWhatItNoLongerAllows) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.answer = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart";
+    auto secured =
+        co_await rig.secure(rig.connect("api.corp.example", rig.origin.port()), "api.corp.example");
+    EXPECT_TRUE(secured);
+    if (!secured) co_return;
+    auto const sent = co_await (*secured)->write_text(
+        fmt::format("GET / HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(sent);
+    std::array<char, 4096> buffer;
+    auto got = co_await (*secured)->read_some(buffer);
+    EXPECT_TRUE(got && *got > 0);
+    auto const applied = rig.gateway->apply(
+        rig.policy(R"({"id":"other","hosts":["b.corp.example"]})", "allowlist", "strict", 2));
+    EXPECT_EQ(applied.error, "");
+    EXPECT_EQ(applied.generation, 2U);
+    EXPECT_EQ(applied.cut, 1U);
+    while (got && *got > 0)
+      got = co_await (*secured)->read_some(buffer);
+    EXPECT_FALSE(got);
+    EXPECT_EQ(co_await rig.ask("GET / HTTP/1.1\r\n\r\n"), "closed");
+    EXPECT_NE(rig.gateway->apply(rig.policy(allow_all_paths, "allowlist", "strict", 1)).error, "");
+  });
+}
+
+TEST(Flow, WebSocketsPassOnRulesThatAllowThem) {
+  auto const rules =
+      R"({"id":"ws","hosts":["api.corp.example"],"ports":[PLAIN],"http":{"websocket":true}},{"id":"no","hosts":["b.corp.example"],"ports":[PLAIN]})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    rig.plain.answer =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "
+        "websocket\r\n\r\nframe";
+    auto const head = [&](std::string const& host) {
+      return fmt::format(
+          "GET /ws HTTP/1.1\r\nHost: {}:{}\r\nConnection: Upgrade\r\nUpgrade: "
+          "websocket\r\nSec-WebSocket-Key: k\r\n\r\n",
+          host,
+          rig.plain.port());
+    };
+    auto stream = rig.connect("api.corp.example", rig.plain.port());
+    auto sent = co_await stream->write_text(head("api.corp.example"));
+    EXPECT_TRUE(sent);
+    auto const answer = co_await rig.read_answer(*stream);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 101 ")) << answer;
+    EXPECT_TRUE(answer.ends_with("frame")) << answer;
+    rig.plain.answer = "back";
+    sent = co_await stream->write_text("to server");
+    std::array<char, 100> buffer;
+    auto const got = co_await stream->read_some(buffer);
+    EXPECT_EQ(std::string(buffer.data(), got.value_or(0)), "back");
+    auto refused = rig.connect("b.corp.example", rig.plain.port());
+    sent = co_await refused->write_text(head("b.corp.example"));
+    auto const no = co_await rig.read_answer(*refused);
+    EXPECT_TRUE(no.starts_with("HTTP/1.1 403 ")) << no;
+  });
+}
+
+TEST(Flow, RawAndPassthroughRulesRelayBytesToTheRightName) {
+  auto const rules =
+      R"({"id":"raw","hosts":["raw.corp.example"],"ports":[PLAIN],"protocol":"tcp"},{"id":"pin","hosts":["api.corp.example"],"ports":[TLS],"tls":"passthrough"})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    auto raw = rig.connect("raw.corp.example", rig.plain.port());
+    auto const sent = co_await raw->write_text("\x01 not http");
+    EXPECT_TRUE(sent);
+    EXPECT_TRUE((co_await rig.read_answer(*raw)).ends_with("hello"));
+    EXPECT_EQ(rig.plain.received, "\x01 not http");
+    // Passthrough: the guest sees the world's certificate, not ours.
+    auto trust = tls::ClientContext::from_pem(rig.world->authority_pem());
+    auto secured = co_await tls::connect(*trust,
+                                         rig.connect("api.corp.example", rig.origin.port()),
+                                         "api.corp.example",
+                                         base::system_clock().in(5s));
+    EXPECT_TRUE(secured) << secured.error().message();
+    auto const wrong = co_await tls::connect(*trust,
+                                             rig.connect("api.corp.example", rig.origin.port()),
+                                             "b.corp.example",
+                                             base::system_clock().in(5s));
+    EXPECT_FALSE(wrong);
+    EXPECT_TRUE(rig.records.has("connection", "server_name_differs"));
+  });
+}
+
+TEST(Flow, NameBindingJudgesAndDialsTheNameWhateverAddressWasDialled) {
+  with_rig(
+      R"({"id":"api","hosts":["api.corp.example"],"ports":[TLS,443]})",
+      [](Rig& rig) -> asio::awaitable<void> {
+        // Port 443 to an address of the guest's choice: judged by SNI. Nothing listens at the
+        // name's port 443 here, so the dial fails after the decision.
+        auto secured = co_await rig.secure(rig.connect_to(0xcb007109, 443), "api.corp.example");
+        EXPECT_TRUE(secured) << secured.error().message();
+        auto const evil = co_await rig.secure(rig.connect_to(0xcb007109, 443), "evil.example");
+        EXPECT_FALSE(evil);
+        EXPECT_TRUE(rig.records.has("connection", "no_rule"));
+      },
+      "allowlist",
+      "name");
+}
+
+TEST(Flow, WithoutAWorkerThePolicyAgesAndTheNetworkCloses) {
+  async::run_test([]() -> asio::awaitable<void> {
+    Records records;
+    Gateway gateway(co_await asio::this_coro::executor, records, nullptr);
+    EXPECT_EQ(gateway.policy(), nullptr);
+    wire::GatewayStart start;
+    start.sandbox = "i1";
+    start.policy_max_age_s = 0;
+    EXPECT_TRUE(gateway.start(start));
+    co_await async::sleep_for(5ms);
+    EXPECT_EQ(gateway.policy(), nullptr);
+    EXPECT_FALSE(gateway.admit_connection());
+  });
+}
+
+}  // namespace
+}  // namespace gateway
