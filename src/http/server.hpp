@@ -33,6 +33,9 @@ struct Request {
   BodyReader& body;
   net::ByteStream&
       connection;  // for peer_name(); reading or writing it directly is only for upgrade()
+  /// A place for whatever the handler keeps from one request of this connection to the next;
+  /// destroyed with the connection. Null only for requests that were not made by a Server.
+  std::shared_ptr<void>* connection_state = nullptr;
 };
 
 /// The answer to one request: either send() once, or begin(), write()…, finish(); or upgrade().

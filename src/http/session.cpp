@@ -110,7 +110,10 @@ asio::awaitable<bool> Session::serve_one(ParsedRequest parsed) {
     co_await refuse(base::Error(base::Code::exhausted, "the request target is too long"));
     co_return false;
   }
-  Request request{.head = std::move(parsed.head), .body = *this, .connection = *stream_};
+  Request request{.head = std::move(parsed.head),
+                  .body = *this,
+                  .connection = *stream_,
+                  .connection_state = &handler_state_};
   bool failed = false;
   try {
     co_await handler_->handle(request, *this);

@@ -54,6 +54,8 @@ class Session final : public BodyReader, public ResponseWriter {
   bool idle_ = false;
   bool stopping_ = false;
 
+  std::shared_ptr<void> handler_state_;
+
   // Of the request that is being served.
   Body body_;
   bool is_head_ = false;

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "http/server.hpp"
+#include "proxy/dialer.hpp"
+#include "proxy/reply.hpp"
+#include "proxy/routes.hpp"
+#include "proxy/target.hpp"
+#include "proxy/visits.hpp"
+
+namespace proxy {
+
+namespace asio = boost::asio;
+
+struct Options {
+  std::string domain;                   // lower-case, without a port
+  std::string api_socket;               // public routes
+  std::string internal_socket;          // routes and changes
+  std::string dial_socket;              // of the worker on this host
+  std::size_t per_sandbox_max = 1'000;  // visitor connections
+};
+
+/// The front door of one host: decides whom a request is for, asks the API whether it may pass, and
+/// carries it there. Serves the TLS port, the plain port and the internal socket alike.
+class Proxy final : public http::Handler {
+ public:
+  Proxy(asio::any_io_executor executor, Options options);
+
+  asio::awaitable<void> handle(http::Request& request, http::ResponseWriter& response) override;
+
+  /// Follows changes until cancelled. Runs beside the servers.
+  asio::awaitable<void> follow_changes() { return routes_.follow(visits_); }
+
+  Visits const& visits() const noexcept { return visits_; }
+
+ private:
+  struct GuestLink;
+  struct Visitor;
+
+  static Visitor& visitor_of(http::Request& request);
+  asio::awaitable<void> handle_guest(http::Request& request,
+                                     http::ResponseWriter& response,
+                                     ToGuest to);
+  asio::awaitable<void> handle_token(http::Request& request,
+                                     http::ResponseWriter& response,
+                                     std::string token);
+  asio::awaitable<void> handle_api(http::Request& request, http::ResponseWriter& response);
+  /// Opens the guest connection, or answers why there is none. Notices when the visitor leaves
+  /// meanwhile.
+  asio::awaitable<bool> connect_guest(http::Request& request,
+                                      http::ResponseWriter& response,
+                                      GuestLink& link,
+                                      wire::Route const& route);
+  asio::awaitable<void> forward_guest(http::Request& request,
+                                      http::ResponseWriter& response,
+                                      GuestLink& link,
+                                      wire::Route const& route);
+  asio::awaitable<bool> forward_once(http::Request& request,
+                                     http::ResponseWriter& response,
+                                     GuestLink& link,
+                                     wire::Route const& route,
+                                     bool may_repeat);
+  asio::awaitable<bool> api_once(http::Request& request,
+                                 http::ResponseWriter& response,
+                                 bool may_repeat);
+
+  asio::any_io_executor executor_;
+  Options options_;
+  Routes routes_;
+  Dialer dialer_;
+  Visits visits_;
+};
+
+}  // namespace proxy
