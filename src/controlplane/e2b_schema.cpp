@@ -3,6 +3,7 @@
 #include "base/id.hpp"
 #include "wire/agent.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -248,9 +249,17 @@ std::optional<base::WallTime> parse_rfc3339(std::string_view text) {
   }
   auto const offset = offset_of(text.substr(at));
   if (!offset) return std::nullopt;
-  auto const seconds = std::chrono::sys_days(date).time_since_epoch() + std::chrono::hours(hour) +
-                       std::chrono::minutes(minute - *offset) + std::chrono::seconds(second);
-  return base::WallTime(seconds + std::chrono::microseconds(micros));
+  auto const days = std::chrono::sys_days(date).time_since_epoch();
+  std::chrono::microseconds const time =
+      days + std::chrono::hours(hour) + std::chrono::minutes(minute - *offset) +
+      std::chrono::seconds(second) + std::chrono::microseconds(micros);
+  return wall_time_of(time);
+}
+
+base::WallTime wall_time_of(std::chrono::microseconds since_1970) noexcept {
+  constexpr std::chrono::microseconds latest =
+      std::chrono::seconds(7'258'118'400);  // the year 2200
+  return base::WallTime(std::clamp(since_1970, std::chrono::microseconds(0), latest));
 }
 
 std::string cursor_text(Cursor const& cursor, bool oldest_first) {
@@ -274,7 +283,7 @@ base::Result<Cursor> parse_cursor(std::string_view text, bool oldest_first) {
   if (error != std::errc() || micros < 0) return wrong();
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
   if (!rest.starts_with("__") || !base::is_short_id('i', rest.substr(2))) return wrong();
-  return Cursor{base::WallTime(std::chrono::microseconds(micros)), std::string(rest.substr(2))};
+  return Cursor{wall_time_of(std::chrono::microseconds(micros)), std::string(rest.substr(2))};
 }
 
 }  // namespace controlplane::e2b

@@ -95,7 +95,11 @@ json::value template_reply(store::TemplateRow const& row);
 /// {"code":…,"message":…}
 std::string error_body(int status, std::string_view message);
 
-/// RFC 3339 with any offset; nothing when it is none.
+/// Callers' times are any numbers; ours end in 2262. Clamped to the years 1970 to 2200, which
+/// selects the same.
+base::WallTime wall_time_of(std::chrono::microseconds since_1970) noexcept;
+
+/// RFC 3339 with any offset, clamped likewise; nothing when it is none.
 std::optional<base::WallTime> parse_rfc3339(std::string_view text);
 
 /// Opaque for clients. A cursor made for one order is refused in the other.

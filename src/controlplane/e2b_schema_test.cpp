@@ -253,6 +253,15 @@ TEST(E2bCursor, GoesRoundAndFitsOneOrderOnly) {
   }
 }
 
+TEST(Rfc3339, TimesBeyondOurClockSelectTheSame) {
+  EXPECT_EQ(base::to_rfc3339(at("2999-01-01T00:00:00Z")), "2200-01-01T00:00:00.000000Z");
+  EXPECT_EQ(base::to_rfc3339(at("9999-12-31T23:59:59Z")), "2200-01-01T00:00:00.000000Z");
+  EXPECT_EQ(base::to_rfc3339(at("0001-01-01T00:00:00Z")), "1970-01-01T00:00:00.000000Z");
+  auto const huge =
+      parse_cursor(cursor_text({base::WallTime(), base::SandboxId::make().str()}, false), false);
+  EXPECT_TRUE(huge);
+}
+
 TEST(Rfc3339, TimesOfAllKindsAreReadAndOthersAreNot) {
   EXPECT_EQ(base::to_rfc3339(at("2030-01-02T03:04:05Z")), "2030-01-02T03:04:05.000000Z");
   EXPECT_EQ(base::to_rfc3339(at("2030-01-02T03:04:05.1Z")), "2030-01-02T03:04:05.100000Z");
