@@ -22,8 +22,13 @@ constexpr auto coalesce_every = 1s;
 /// the audit.
 class EventSender final : public DecisionSink {
  public:
-  EventSender(asio::any_io_executor executor, net::ByteStream& stream)
-      : wake_(std::move(executor)), stream_(stream) {}
+  explicit EventSender(asio::any_io_executor executor) : wake_(std::move(executor)) {}
+
+  /// Events go to this worker from now on; what the one before did not get is still in the queue.
+  void attach(net::ByteStream* stream) {
+    stream_ = stream;
+    wake_.notify_all();
+  }
 
   void report(wire::GatewayDecision decision) override {
     auto const now = base::system_clock().steady_now();
@@ -44,12 +49,16 @@ class EventSender final : public DecisionSink {
 
   asio::awaitable<void> run() {
     while (true) {
-      while (queue_.empty())
+      while (queue_.empty() || !stream_)
         co_await wake_.wait();
-      auto const line = std::move(queue_.front());
+      auto* const stream = stream_;
+      auto const line = queue_.front();
+      auto const sent = co_await stream->write_text(line);
+      if (!sent) {
+        if (stream_ == stream) stream_ = nullptr;
+        continue;
+      }
       queue_.pop_front();
-      auto const sent = co_await stream_.write_text(line);
-      if (!sent) co_return;
       if (lost_ > 0 && queue_.size() < backlog_max / 2) {
         wire::GatewayEvent event;
         event.decision.emplace();
@@ -98,7 +107,7 @@ class EventSender final : public DecisionSink {
   }
 
   async::Signal wake_;
-  net::ByteStream& stream_;
+  net::ByteStream* stream_ = nullptr;
   std::deque<std::string> queue_;
   std::map<std::string, Repeat> repeats_;
   std::size_t lost_ = 0;
@@ -119,35 +128,50 @@ bool original_destination(int socket, std::uint32_t& address, std::uint16_t& por
 
 class GatewayProcess {
  public:
-  GatewayProcess(asio::any_io_executor executor,
-                 net::Stream control,
-                 std::unique_ptr<BrokerClient> broker)
-      : control_(std::move(control)),
-        sender_(executor, *control_),
+  GatewayProcess(asio::any_io_executor executor, std::unique_ptr<BrokerClient> broker)
+      : sender_(executor),
         gateway_(executor, sender_, std::move(broker)),
         flows_(executor),
         services_(executor) {}
 
-  asio::awaitable<void> run(net::Listener& tcp, os::Fd dns_datagram, net::Listener& dns_stream) {
+  asio::awaitable<void> run(net::Listener& control,
+                            net::Listener& tcp,
+                            os::Fd dns_datagram,
+                            net::Listener& dns_stream) {
     services_.spawn("events", sender_.run());
     services_.spawn("coalesce", sender_.flush_coalesced());
     services_.spawn("tcp", accept_flows(tcp));
     services_.spawn("dns_datagrams", serve_dns_datagrams(gateway_, std::move(dns_datagram)));
     services_.spawn("dns_streams", accept_queries(dns_stream));
-    co_await obey();
+    co_await obey(control);
     services_.cancel();
     co_await services_.join();
+    commands_.cancel();
+    co_await commands_.join();
     flows_.cancel();
     co_await flows_.join();
   }
 
  private:
-  /// Commands until the worker's end closes.
-  asio::awaitable<void> obey() {
+  asio::awaitable<void> obey(net::Listener& control) {
+    while (true) {
+      auto worker = co_await control.accept();
+      if (!worker) co_return;
+      // One worker at a time: a new connection means that the old worker is gone.
+      if (worker_) worker_->close();
+      commands_.cancel();
+      co_await commands_.join();
+      worker_ = std::move(*worker);
+      sender_.attach(worker_.get());
+      commands_.spawn("commands", read_commands());
+    }
+  }
+
+  asio::awaitable<void> read_commands() {
     std::string received;
     std::vector<char> buffer(64 * 1024);
     while (true) {
-      auto const got = co_await control_->read_some(buffer);
+      auto const got = co_await worker_->read_some(buffer);
       if (!got || *got == 0) co_return;
       received.append(buffer.data(), *got);
       for (auto end = received.find('\n'); end != std::string::npos; end = received.find('\n')) {
@@ -218,18 +242,19 @@ class GatewayProcess {
     }
   }
 
-  net::Stream control_;
+  net::Stream worker_;
   EventSender sender_;
   Gateway gateway_;
   async::TaskGroup flows_;
   async::TaskGroup services_;
+  async::TaskGroup commands_{gateway_.executor()};
 };
 
 }  // namespace
 
 asio::awaitable<int> run_gateway(Sockets sockets) {
   auto executor = co_await asio::this_coro::executor;
-  auto control = net::adopt_socket(executor, std::move(sockets.control));
+  auto control = net::adopt_listener(executor, std::move(sockets.control));
   auto tcp = net::adopt_listener(executor, std::move(sockets.tcp));
   auto dns_stream = net::adopt_listener(executor, std::move(sockets.dns_stream));
   if (!control || !tcp || !dns_stream) {
@@ -246,8 +271,8 @@ asio::awaitable<int> run_gateway(Sockets sockets) {
     base::log::error("gateway_confine", {{"what", confined.error().message()}});
     co_return 1;
   }
-  GatewayProcess process(executor, std::move(*control), std::move(broker));
-  co_await process.run(**tcp, std::move(sockets.dns_datagram), **dns_stream);
+  GatewayProcess process(executor, std::move(broker));
+  co_await process.run(**control, **tcp, std::move(sockets.dns_datagram), **dns_stream);
   co_return 0;
 }
 

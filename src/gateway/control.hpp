@@ -6,7 +6,7 @@ namespace gateway {
 
 /// What space-hostd hands over when it starts a gateway.
 struct Sockets {
-  os::Fd control;       // connected stream to the worker
+  os::Fd control;       // listener: the worker connects, and again after its restart; the newest connection counts
   os::Fd tcp;           // listener, transparent, in the slot
   os::Fd dns_datagram;  // port 53 in the slot
   os::Fd dns_stream;
