@@ -25,8 +25,8 @@ class EventSender final : public DecisionSink {
   explicit EventSender(asio::any_io_executor executor) : wake_(std::move(executor)) {}
 
   /// Events go to this worker from now on; what the one before did not get is still in the queue.
-  void attach(net::ByteStream* stream) {
-    stream_ = stream;
+  void attach(std::shared_ptr<net::ByteStream> stream) {
+    stream_ = std::move(stream);
     wake_.notify_all();
   }
 
@@ -51,11 +51,11 @@ class EventSender final : public DecisionSink {
     while (true) {
       while (queue_.empty() || !stream_)
         co_await wake_.wait();
-      auto* const stream = stream_;
+      auto const stream = stream_;  // shared: a new worker may replace it while we write
       auto const line = queue_.front();
       auto const sent = co_await stream->write_text(line);
       if (!sent) {
-        if (stream_ == stream) stream_ = nullptr;
+        if (stream_ == stream) stream_.reset();
         continue;
       }
       queue_.pop_front();
@@ -107,7 +107,7 @@ class EventSender final : public DecisionSink {
   }
 
   async::Signal wake_;
-  net::ByteStream* stream_ = nullptr;
+  std::shared_ptr<net::ByteStream> stream_;
   std::deque<std::string> queue_;
   std::map<std::string, Repeat> repeats_;
   std::size_t lost_ = 0;
@@ -162,7 +162,7 @@ class GatewayProcess {
       commands_.cancel();
       co_await commands_.join();
       worker_ = std::move(*worker);
-      sender_.attach(worker_.get());
+      sender_.attach(worker_);
       commands_.spawn("commands", read_commands());
     }
   }
@@ -242,7 +242,7 @@ class GatewayProcess {
     }
   }
 
-  net::Stream worker_;
+  std::shared_ptr<net::ByteStream> worker_;
   EventSender sender_;
   Gateway gateway_;
   async::TaskGroup flows_;
