@@ -43,7 +43,8 @@ struct Bench {
   Bench(store::asio::any_io_executor on, std::string directory)
       : executor(on),
         conninfo(Postgres::instance().make_database()),
-        store(on, options()),
+        store(on, options("space_owner")),
+        restricted(on, options("space_controller")),
         worker(on, directory + "/worker") {
     config.run_dir = directory;
     config.data_dir = directory;
@@ -52,9 +53,11 @@ struct Bench {
     fs::create_directories(config.pool() + "/templates");
   }
 
-  store::DatabaseOptions options() const {
+  store::DatabaseOptions options(std::string const& role) const {
     store::DatabaseOptions database;
     database.conninfo = conninfo;
+    auto const user = database.conninfo.find("space_owner");
+    database.conninfo.replace(user, 11, role);
     return database;
   }
 
@@ -69,7 +72,7 @@ struct Bench {
 
   void start_controller(std::string owner) {
     controllers.push_back(
-        std::make_unique<Controller>(executor, store, config, std::move(owner), quick));
+        std::make_unique<Controller>(executor, restricted, config, std::move(owner), quick));
     group.spawn("controller", controllers.back()->run());
   }
 
@@ -83,6 +86,7 @@ struct Bench {
   store::asio::awaitable<void> close() {
     co_await stop_controllers();
     co_await worker.stop();
+    co_await restricted.database.close();
     co_await store.database.close();
   }
 
@@ -145,6 +149,7 @@ struct Bench {
   std::string conninfo;
   wire::Config config;
   store::Store store;
+  store::Store restricted;  // with the rights that the program has
   FakeWorker worker;
   store::testing::World world;
   std::vector<std::unique_ptr<Controller>> controllers;
@@ -566,7 +571,7 @@ TEST(ControllerRetention, OldHistoryGoesAndYoungStays) {
         bench.conninfo,
         "update ended_sandboxes set ended_at = now() - interval '31 days' where public_id = '" +
             old.public_id + "'");
-    Retention retention(bench.store, {});
+    Retention retention(bench.restricted, {});
     co_await retention.round();
     EXPECT_THAT(store::testing::query(bench.conninfo, "select public_id from ended_sandboxes"),
                 ::testing::ElementsAre(young.public_id));

@@ -80,6 +80,8 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
     sent = co_await response.send(json_response(200, wire::encode_text(report)));
   } else if (path == "/ended") {
     co_await stream_ends(response);
+  } else if (path == "/sandboxes" && request.head.method == "POST") {
+    co_await answer_start(request, response);
   } else if (path == "/sandboxes") {
     wire::json::array list;
     for (auto const& [id, machine] : machines)
@@ -104,6 +106,28 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
     }
   }
   static_cast<void>(sent);  // a controller that left is no failure of the worker
+}
+
+http::asio::awaitable<void> FakeWorker::answer_start(http::Request& request,
+                                                     http::ResponseWriter& response) {
+  auto const body = co_await request.body.read_all(1 << 20);
+  base::Result<void> sent;
+  auto start = wire::decode_text<wire::StartSandbox>(body.value_or(""));
+  if (!start) {
+    sent = co_await response.send(
+        error_response(base::Code::invalid_argument, start.error().message()));
+    co_return;
+  }
+  starts.push_back(*start);
+  if (start_refusal) {
+    sent = co_await response.send(error_response(start_refusal->code(), start_refusal->message()));
+    co_return;
+  }
+  add(start->sandbox, start->epoch);
+  auto& machine = machines[start->sandbox];
+  machine.build = start->build;
+  machine.started_by = "cold boot";
+  sent = co_await response.send(json_response(200, wire::encode_text(machine)));
 }
 
 http::asio::awaitable<void> FakeWorker::answer_delete(std::string sandbox,

@@ -4,6 +4,7 @@
 #include "wire/worker.hpp"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class FakeWorker final : public http::Handler {
   std::size_t deletes_of(std::string const& sandbox) const;
 
   std::map<std::string, wire::WorkerSandbox> machines;
+  std::vector<wire::StartSandbox> starts;    // every POST, in order
+  std::optional<base::Error> start_refusal;  // what starts are answered with
   std::vector<std::pair<std::string, std::uint64_t>>
       deletes;  // every DELETE, in order, with its epoch
   wire::NodeReport report;
@@ -37,6 +40,7 @@ class FakeWorker final : public http::Handler {
                                      http::ResponseWriter& response) override;
 
  private:
+  http::asio::awaitable<void> answer_start(http::Request& request, http::ResponseWriter& response);
   http::asio::awaitable<void> answer_delete(std::string sandbox,
                                             std::uint64_t epoch,
                                             http::ResponseWriter& response);
