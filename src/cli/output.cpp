@@ -157,6 +157,11 @@ std::int64_t number_of(json::value const& object, std::string_view key) {
   return 0;
 }
 
+double decimal_of(json::value const& object, std::string_view key) {
+  auto const& value = member_of(object, key);
+  return value.is_number() ? value.to_number<double>() : 0.0;
+}
+
 base::Result<std::uint32_t> parse_duration(std::string_view text) {
   return parse_scaled(text,
                       {{"", 1}, {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}},

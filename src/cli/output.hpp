@@ -30,6 +30,9 @@ class Output {
   /// Data, as it is.
   void raw(std::string_view text) const { out_(text); }
 
+  /// Another program's stderr, as it is.
+  void raw_error(std::string_view text) const { err_(text); }
+
   void line(std::string_view text) const;
   void note(std::string_view text) const;
   /// The answer as the server gave it, on one line.
@@ -54,6 +57,7 @@ class Output {
 std::string text_of(json::value const& object, std::string_view key);
 /// The same for a number; 0 when absent.
 std::int64_t number_of(json::value const& object, std::string_view key);
+double decimal_of(json::value const& object, std::string_view key);
 /// A member object or array; null when absent.
 json::value const& member_of(json::value const& object, std::string_view key);
 

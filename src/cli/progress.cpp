@@ -93,6 +93,11 @@ void Progress::failed() {
   finish("x", "\033[31m", "failed");
 }
 
+void Progress::clear() {
+  if (terminal_ && !what_.empty()) put("\r\033[K");
+  what_.clear();
+}
+
 std::optional<std::pair<int, std::string>> parse_progress(std::string_view line) {
   constexpr std::string_view prefix = "progress ";
   if (!line.starts_with(prefix)) return std::nullopt;

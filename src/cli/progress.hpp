@@ -25,6 +25,8 @@ class Progress {
   /// `result`: a few words after the tick, e.g. "made 5 users".
   void done(std::string_view result = {});
   void failed();
+  /// Ends the step without a trace.
+  void clear();
 
   /// The line as drawn, for tests.
   static std::string bar(std::string_view what,

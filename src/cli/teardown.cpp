@@ -20,40 +20,52 @@ struct Listing {
 };
 BOOST_DESCRIBE_STRUCT(Listing, (), (sandboxes))
 
-asio::awaitable<void> end_one(http::Client& worker,
-                              std::string sandbox,
-                              std::uint64_t epoch,
-                              base::Deadline deadline) {
+class Worker {
+ public:
+  Worker(asio::any_io_executor executor, std::string socket)
+      : client_(std::move(executor),
+                [path = std::move(socket)] { return net::connect_unix(path); }) {}
+
+  async::Task<Listing> list();
+  asio::awaitable<void> end(std::string sandbox, std::uint64_t epoch, base::Deadline deadline);
+
+ private:
+  http::Client client_;
+};
+
+async::Task<Listing> Worker::list() {
+  http::RequestHead head{"GET", "/sandboxes", {{"Host", "worker"}}};
+  auto response = co_await client_.request(std::move(head), {}, base::system_clock().in(10s));
+  if (!response) co_return base::passing(response);
+  co_return wire::decode_text<Listing>(response->body, wire::UnknownKeys::ignore, 16U << 20);
+}
+
+asio::awaitable<void> Worker::end(std::string sandbox,
+                                  std::uint64_t epoch,
+                                  base::Deadline deadline) {
   http::RequestHead head{
       "DELETE", fmt::format("/sandboxes/{}?epoch={}", sandbox, epoch), {{"Host", "worker"}}};
-  auto done = co_await worker.request(std::move(head), {}, deadline);
-  bool const ended = done && done->status / 100 == 2;
-  if (ended)
+  auto done = co_await client_.request(std::move(head), {}, deadline);
+  if (done && done->status / 100 == 2) {
     base::log::info("sandbox_ended", {{"sandbox", sandbox}});
-  else
+  } else {
     base::log::warn("sandbox_not_ended",
                     {{"sandbox", sandbox}, {"reason", done ? done->body : done.error().message()}});
+  }
 }
 
 asio::awaitable<int> end_all(wire::Config config) {
   auto executor = co_await asio::this_coro::executor;
-  auto const deadline = base::system_clock().in(50s);
-  http::Client worker(executor,
-                      [path = config.worker_socket()] { return net::connect_unix(path); });
-  auto response =
-      co_await worker.request({"GET", "/sandboxes", {{"Host", "worker"}}}, {}, deadline);
-  if (!response) {
-    base::log::warn("worker_not_reached", {{"reason", response.error().message()}});
-    co_return 1;
-  }
-  auto listing = wire::decode_text<Listing>(response->body, wire::UnknownKeys::ignore, 16U << 20);
+  Worker worker(executor, config.worker_socket());
+  auto listing = co_await worker.list();
   if (!listing) {
-    base::log::warn("worker_not_understood", {{"reason", listing.error().message()}});
+    base::log::warn("worker_not_reached", {{"reason", listing.error().message()}});
     co_return 1;
   }
+  auto const deadline = base::system_clock().in(50s);
   async::TaskGroup group(executor);
   for (auto const& one : listing->sandboxes)
-    group.spawn("end sandbox", end_one(worker, one.sandbox, one.epoch, deadline));
+    group.spawn("end sandbox", worker.end(one.sandbox, one.epoch, deadline));
   co_await group.join();
   co_return 0;
 }

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "cli/output.hpp"
+#include "wire/config.hpp"
+
+#include <boost/describe/enum.hpp>
+
+/// `space doctor`: what this host can do, proven by doing it, what follows, and what to type.
+namespace cli {
+
+BOOST_DEFINE_ENUM_CLASS(Health, ok, degraded, broken)
+
+struct Finding {
+  std::string what;  // "accelerator"
+  Health health = Health::ok;
+  std::string proof{};    // what was done and seen
+  std::string follows{};  // what it means for safety or speed; "" when nothing
+  std::string fix{};      // the command that helps; "" when there is nothing to fix
+};
+BOOST_DESCRIBE_STRUCT(Finding, (), (what, health, proof, follows, fix))
+
+struct DoctorReport {
+  std::string health;  // the worst of the findings
+  std::vector<Finding> findings;
+};
+BOOST_DESCRIBE_STRUCT(DoctorReport, (), (health, findings))
+
+/// Each probe acts on the host for real, in namespaces and files of its own, and removes them
+/// again.
+Finding probe_reflink(wire::Config const& config);
+Finding probe_control_groups(std::string const& root = "/sys/fs/cgroup");
+Finding probe_nft();
+Finding probe_tap();
+Finding probe_forwarding();
+Finding probe_resolver(wire::Config const& config);
+Finding probe_database(wire::Config const& config);
+Finding probe_disk_space(wire::Config const& config);
+Finding probe_ports(wire::Config const& config);
+Finding probe_programs(wire::Config const& config);
+Finding probe_emulator();
+/// Asks the worker what it proved; without one says what is known of /dev/kvm.
+Finding probe_accelerator(wire::Config const& config);
+
+/// Pure: the page for people.
+std::string render(std::vector<Finding> const& findings);
+Health worst(std::vector<Finding> const& findings) noexcept;
+
+/// Exit code 1 when something is broken.
+int doctor(Output const& output);
+
+}  // namespace cli

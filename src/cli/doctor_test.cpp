@@ -1,0 +1,86 @@
+#include "cli/doctor.hpp"
+
+#include "cli/layout.hpp"
+#include "wire/codec.hpp"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace cli {
+namespace {
+
+TEST(Doctor, ThePageShowsProofConsequenceAndCommand) {
+  std::vector<Finding> const findings = {
+      {"disk clones", Health::ok, "a file was cloned in /d", "", ""},
+      {"accelerator", Health::degraded, "qemu with tcg", "slow", "run elsewhere"},
+  };
+  EXPECT_EQ(render(findings),
+            "ok        disk clones         a file was cloned in /d\n"
+            "degraded  accelerator         qemu with tcg\n"
+            "                              so: slow\n"
+            "                              try: run elsewhere\n");
+}
+
+TEST(Doctor, LongTextIsWrappedUnderItself) {
+  auto const page =
+      render({{"x", Health::ok, std::string(50, 'a') + " " + std::string(50, 'b'), "", ""}});
+  EXPECT_EQ(page,
+            "ok        x                   " + std::string(50, 'a') + "\n" + std::string(30, ' ') +
+                std::string(50, 'b') + "\n");
+}
+
+TEST(Doctor, TheWorstFindingIsTheHealth) {
+  EXPECT_EQ(worst({}), Health::ok);
+  EXPECT_EQ(worst({{.what = "a"},
+                   {.what = "b", .health = Health::broken},
+                   {.what = "c", .health = Health::degraded}}),
+            Health::broken);
+}
+
+TEST(Doctor, AFindingIsJsonWithItsHealthAsAWord) {
+  EXPECT_EQ(wire::encode_text(Finding{"a", Health::degraded, "p", "f", "x"}),
+            R"({"what":"a","health":"degraded","proof":"p","follows":"f","fix":"x"})");
+}
+
+/// A tree that looks like a control-group file system: what the host does not have must not be
+/// claimed.
+struct FakeGroups {
+  std::string root = [] {
+    std::string name = "/tmp/space-doctor-XXXXXX";
+    return std::string(mkdtemp(name.data()));
+  }();
+
+  ~FakeGroups() { std::filesystem::remove_all(root); }
+};
+
+TEST(Doctor, AHostWithoutControlGroupsIsBroken) {
+  if (geteuid() != 0) GTEST_SKIP() << "the probe looks as root only";
+  FakeGroups const groups;
+  auto const finding = probe_control_groups(groups.root);
+  EXPECT_EQ(finding.health, Health::broken);
+  EXPECT_NE(finding.follows.find("memory"), std::string::npos);
+  EXPECT_FALSE(finding.fix.empty());
+}
+
+TEST(Doctor, ListedControllersDoNotCountWhereNoGroupCanBeMade) {
+  if (geteuid() != 0) GTEST_SKIP() << "the probe looks as root only";
+  FakeGroups const groups;
+  ASSERT_TRUE(write_file(groups.root + "/cgroup.controllers", "cpu io memory pids\n", 0644));
+  EXPECT_EQ(probe_control_groups(groups.root).health,
+            Health::broken);  // a group there has no cgroup.procs
+}
+
+TEST(Doctor, AFullHostAndADomainThatNobodyKnowsAreFound) {
+  wire::Config config;
+  config.domain = "no-such-name.invalid:1";
+  auto const names = probe_resolver(config);
+  EXPECT_EQ(names.health, Health::degraded);
+  EXPECT_NE(names.fix.find("DNS"), std::string::npos);
+  config.data_dir = "/proc";  // has no free blocks
+  EXPECT_EQ(probe_disk_space(config).health, Health::broken);
+}
+
+}  // namespace
+}  // namespace cli
