@@ -105,7 +105,12 @@ class Line {
       co_return base::fail(
           base::Code::unavailable, "the worker's answer is malformed", reply.error().message());
     usable_ = true;
-    if (!reply->ok) co_return base::fail(base::code_named(reply->code), reply->message);
+    if (!reply->ok) {
+      auto const code = base::code_named(reply->code);
+      // "denied" is what this class says of a closed port, and never the worker's word for one.
+      co_return base::fail(code == base::Code::denied ? base::Code::unavailable : code,
+                           reply->message);
+    }
     if (!received.descriptor)
       co_return base::fail(base::Code::unavailable,
                            "the worker's answer came without a descriptor");

@@ -56,6 +56,13 @@ Reply dial_failure(base::Error const& error, std::string const& sandbox, std::ui
   }
 }
 
+/// What makes it pointless to go on dialling.
+asio::awaitable<void> gone_or_cut(http::ResponseWriter* response, Visit* visit) {
+  auto gone = response->wait_client_gone();
+  auto cut = visit->wait_cut();
+  co_await async::race(std::move(gone), std::move(cut));
+}
+
 bool may_be_repeated(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "OPTIONS";
 }
@@ -266,11 +273,13 @@ asio::awaitable<bool> Proxy::connect_guest(http::Request& request,
     to->connection.emplace(std::move(*stream));
     *done = true;
   };
-  auto left = response.wait_client_gone();
+  auto left = gone_or_cut(&response, link.visit.get());
   auto right = dialling(this, &link, &route, &failure, &connected);
   auto const first = co_await async::race(std::move(left), std::move(right));
-  if (first == async::First::left) co_return false;
-  if (link.visit->is_cut()) failure = about(link.to.sandbox, 502, std::string(not_found));
+  if (link.visit->is_cut())
+    failure = about(link.to.sandbox, 502, std::string(not_found));
+  else if (first == async::First::left)
+    co_return false;
   if (connected && !link.visit->is_cut()) co_return true;
   link.drop();
   co_await say(request, response, std::move(failure));

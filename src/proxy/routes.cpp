@@ -112,12 +112,17 @@ async::Task<void> Routes::follow_once(Visits& visits, bool* connected) {
 
 asio::awaitable<void> Routes::follow(Visits& visits) {
   auto pause = pause_min;
-  for (;;) {
+  for (unsigned failures = 0;; ++failures) {
     bool connected = false;
     auto const ended = co_await follow_once(visits, &connected);
-    if (connected) pause = pause_min;
-    base::log::warn("changes_interrupted",
-                    {{"what", ended.error().message()}, {"again_in_ms", pause.count()}});
+    if (connected) {
+      pause = pause_min;
+      failures = 0;
+    }
+    // Said when it breaks and then about twice a minute, not with every attempt.
+    if (failures % 15 == 0)
+      base::log::warn("changes_interrupted",
+                      {{"what", ended.error().message()}, {"failures", failures}});
     co_await async::sleep_for(pause);
     pause = std::min(pause * 2, pause_max);
   }

@@ -8,7 +8,7 @@ constexpr std::chrono::milliseconds stuck_reader_patience{500};
 }  // namespace
 
 Visit::Visit(Visits& owner, std::string sandbox, asio::any_io_executor executor)
-    : owner_(owner), sandbox_(std::move(sandbox)), patience_(std::move(executor), [this] {
+    : owner_(owner), sandbox_(std::move(sandbox)), cut_told_(executor), patience_(executor, [this] {
         if (visitor_ != nullptr) visitor_->close();
       }) {
   auto& list = owner_.open_[sandbox_];
@@ -34,8 +34,14 @@ void Visit::watch(net::ByteStream* guest, net::ByteStream* visitor) noexcept {
 void Visit::cut() {
   if (cut_) return;
   cut_ = true;
+  cut_told_.notify_all();
   if (guest_ != nullptr) guest_->close();
   patience_.set(base::system_clock().in(stuck_reader_patience));
+}
+
+asio::awaitable<void> Visit::wait_cut() {
+  while (!cut_)
+    co_await cut_told_.wait();
 }
 
 std::unique_ptr<Visit> Visits::enter(std::string const& sandbox) {

@@ -37,6 +37,9 @@ class Visit {
 
   bool is_cut() const noexcept { return cut_; }
 
+  /// Ends when it is cut: for what has no stream yet that could be closed.
+  asio::awaitable<void> wait_cut();
+
  private:
   friend class Visits;
   Visit(Visits& owner, std::string sandbox, asio::any_io_executor executor);
@@ -49,6 +52,7 @@ class Visit {
   net::ByteStream* guest_ = nullptr;
   net::ByteStream* visitor_ = nullptr;
   bool cut_ = false;
+  async::Signal cut_told_;
   async::Alarm patience_;
   std::list<Visit*>::iterator place_;
 };
