@@ -47,8 +47,11 @@ def qemu_command(options, console):
 
 
 def healthy():
-    connection = http.client.HTTPConnection(GUEST, PORT, timeout=2)
+    # Each attempt sends a fresh SYN: one that came before the guest's network was up would be repeated after a whole second.
+    connection = http.client.HTTPConnection(GUEST, PORT, timeout=0.1)
     try:
+        connection.connect()
+        connection.sock.settimeout(2)
         connection.request("GET", "/health")
         return connection.getresponse().status < 300
     except OSError:
