@@ -69,10 +69,10 @@ struct Plan {
 bool wants_gzip(AcceptedEncodings const& accepted,
                 Source const& source,
                 std::string_view type,
-                bool conditional) {
+                bool plainly) {
   if (!accepted.gzip) return false;
   if (!accepted.identity) return true;
-  if (conditional || source.endless) return false;
+  if (plainly || source.endless) return false;
   if (accepted.only_gzip) return true;
   return is_compressible(type) && source.size >= compress_from_bytes &&
          source.size <= compress_to_bytes;
@@ -85,7 +85,8 @@ std::optional<std::string_view> valid_range(http::Headers const& asked, std::str
   return asked.find("range");
 }
 
-Plan plan_download(Source const& source, std::string const& path, http::Headers const& asked) {
+Plan plan_download(Source const& source, std::string const& path, http::RequestHead const& head) {
+  auto const& asked = head.headers;
   Plan plan;
   auto const type = content_type_of(path, source.beginning);
   auto const modified = http_date(source.modified);
@@ -95,9 +96,10 @@ Plan plan_download(Source const& source, std::string const& path, http::Headers 
                   {"last-modified", modified},
                   {"accept-ranges", source.endless ? "none" : "bytes"}};
   auto const accepted = accepted_encodings(asked.find("accept-encoding"));
-  bool const conditional =
-      asked.find("range") || asked.find("if-range") || asked.find("if-modified-since");
-  plan.gzip = wants_gzip(accepted, source, type, conditional);
+  // The length of what gzip would make is not known in advance, and HEAD is asked for the length.
+  bool const plainly = head.method == "HEAD" || asked.find("range") || asked.find("if-range") ||
+                       asked.find("if-modified-since");
+  plan.gzip = wants_gzip(accepted, source, type, plainly);
   if (!plan.gzip && !accepted.identity) {
     plan.status = 406;
     return plan;
@@ -199,7 +201,7 @@ asio::awaitable<void> FilesHandler::download(Admitted admitted,
   auto opening = [path = admitted.path] { return open_source(path); };
   auto source = co_await blocking_as(admitted.user, std::move(opening));
   if (!source) co_return co_await refuse(response, refusal_of(source.error()));
-  auto plan = plan_download(*source, admitted.path, request.head.headers);
+  auto plan = plan_download(*source, admitted.path, request.head);
   if (plan.status == 406) {
     co_return co_await refuse(response,
                               {406, "no acceptable encoding: gzip and identity are available"});

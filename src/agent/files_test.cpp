@@ -239,6 +239,7 @@ TEST(FilesUpload, MetadataBecomesAttributes) {
     EXPECT_EQ(::getxattr(path.c_str(), "user.e2b.author", value, sizeof value), -1);
     auto const plain = co_await post_raw(guest, "path=m", "z");
     EXPECT_EQ(plain.body, R"([{"name":"m","type":"file","path":")" + path + R"("}])");
+    EXPECT_EQ(::getxattr(path.c_str(), "user.e2b.kind", value, sizeof value), -1);
   });
 }
 
@@ -268,6 +269,9 @@ TEST(FilesDownload, WholeFilesWithTheirHeaders) {
     EXPECT_EQ(head.status, 200);
     EXPECT_EQ(head.headers.get("content-length"), "6");
     EXPECT_EQ(head.body, "");
+    HeaderList const packed{{"accept-encoding", "gzip"}};
+    auto const packed_head = co_await guest.request("HEAD", "/files?path=a+b.txt", packed, "");
+    EXPECT_EQ(packed_head.headers.get("content-length"), "6");
     put(guest.etc.home() + "/empty", "");
     auto const empty = co_await guest.get("/files?path=empty");
     EXPECT_EQ(empty.status, 200);

@@ -85,7 +85,8 @@ FileResult<void> FileWriter::write(std::string_view bytes) {
 }
 
 FileResult<void> FileWriter::finish(std::map<std::string, std::string> const& metadata) {
-  if (!metadata.empty()) {
+  // What an older file was told about its old content goes with that content.
+  if (!metadata.empty() || !created_) {
     auto set = set_metadata(file_.get(), path_, metadata);
     if (!set) return set;
   }

@@ -21,6 +21,7 @@ class FileWriter {
   static FileResult<FileWriter> open(std::string path, User const& user);
 
   FileResult<void> write(std::string_view bytes);
+  /// The file has exactly this metadata afterwards.
   FileResult<void> finish(std::map<std::string, std::string> const& metadata);
   /// After a failure: takes away what this upload created. An older file stays, with what was
   /// written.

@@ -86,6 +86,9 @@ asio::awaitable<RpcResult<json::value>> FilesystemService::unary(RpcCall call,
   if (method == "Move") co_return co_await move(std::move(call), std::move(message));
   auto caller = caller_of(call, message);
   if (!caller) co_return std::unexpected(caller.error());
+  // An empty path means the working directory, which nobody means to remove.
+  if (method == "Remove" && Fields(message).text("path").empty())
+    co_return rpc_fail(RpcCode::invalid_argument, "path is required");
   if (method == "Stat") co_return co_await stat(*std::move(caller));
   if (method == "MakeDir") co_return co_await make_dir(*std::move(caller));
   if (method == "Remove") co_return co_await remove(*std::move(caller));

@@ -247,6 +247,9 @@ TEST(FilesystemRemove, IsRecursiveAndContentWithNothing) {
     auto const link = co_await call(guest, "Remove", {{"path", "link"}});
     EXPECT_EQ(link.body, "{}");
     EXPECT_TRUE(fs::exists(home + "/keep"));
+    auto const unnamed = co_await call(guest, "Remove", {});
+    EXPECT_EQ(code_of(unnamed), "invalid_argument");
+    EXPECT_TRUE(fs::exists(home + "/keep"));
     auto const root = co_await call(guest, "Remove", {{"path", "/"}});
     EXPECT_EQ(code_of(root), "invalid_argument");
   });
