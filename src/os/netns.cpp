@@ -74,6 +74,10 @@ base::Result<void> prepare_netns_directory(std::string const& directory) {
   return {};
 }
 
+void release_netns_directory(std::string const& directory) {
+  if (is_mount_point(directory)) ::umount2(directory.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
 base::Result<void> pin_netns(FdRef netns, std::string const& path) {
   Fd file(::open(path.c_str(), O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0));
   if (!file) return base::fail_errno("make the file of a network namespace", path);

@@ -33,6 +33,8 @@ class InNetns {
 /// Makes `directory` a mount of its own with private propagation, so that namespaces can be pinned
 /// in it and nothing of that spreads. Does nothing when it is one already.
 base::Result<void> prepare_netns_directory(std::string const& directory);
+/// The inverse, for a directory in which nothing is pinned any more.
+void release_netns_directory(std::string const& directory);
 /// Pins a namespace to a file. The mount is the commit point: a file without one is debris.
 base::Result<void> pin_netns(FdRef netns, std::string const& path);
 /// Opens a pinned namespace. not_found when the file is missing or nothing is mounted on it.
