@@ -16,6 +16,7 @@ std::string Config::check() const {
   if (run_dir.size() > 70) return "run_dir: at most 70 characters, or socket paths get too long";
   if (slot_uid_base < 100'000) return "slot_uid_base: at least 100000, away from real users";
   if (slots_max == 0 || slots_max > 4096) return "slots_max: 1 to 4096";
+  if (requests_per_second_max == 0) return "requests_per_second_max: at least 1";
   if (accelerator != "auto" && accelerator != "kvm" && accelerator != "tcg") return "accelerator: auto, kvm or tcg";
   return {};
 }

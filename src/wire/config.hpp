@@ -24,6 +24,8 @@ struct Config {
   std::uint32_t pool_mib_max = 0;                 // size of a loop-mounted pool; 0 = a third of the free space
   std::string accelerator = "auto";               // auto, kvm, tcg
   std::string program_dir;                        // where the space-* programs lie
+  std::vector<std::string> cors_origins = {"*"};  // web pages that may call the API (keys travel in headers only)
+  std::uint32_t requests_per_second_max = 200;    // of the API, per key; twice as many at once
   std::string guest_dir;                          // vmlinux, initrd.gz (root-owned); "" = <data_dir>/guest
 
   // Users by role; made at install (`space up`), each the owner of its own socket directory.
@@ -57,7 +59,7 @@ struct Config {
 BOOST_DESCRIBE_STRUCT(Config, (),
                       (instance, data_dir, run_dir, domain, listen_addresses, http_port, tls_port, database_url, node_name,
                        slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max, accelerator, program_dir,
-                       guest_dir, api_user, controller_user, proxy_user, worker_user, database_user, broker_user,
+                       cors_origins, requests_per_second_max, guest_dir, api_user, controller_user, proxy_user, worker_user, database_user, broker_user,
                        resolvers, uplink, private_routes, upstream_ca_file))
 
 /// Reads and checks a configuration file.
