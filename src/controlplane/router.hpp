@@ -48,6 +48,7 @@ struct Call {
   std::string request_sha256;   // of method, target and body; for idempotency
   std::string idempotency_key;  // "" when there is none
   base::Deadline deadline;      // for everything but waiting and streaming
+  http::Headers extra_headers;  // for a head that the handler writes itself (streams)
 
   /// A parameter of the pattern; must exist.
   std::string const& param(std::string_view name) const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "async/task.hpp"
+#include "controlplane/event_hub.hpp"
 #include "controlplane/placement.hpp"
 #include "controlplane/tokens.hpp"
 #include "store/store.hpp"
@@ -38,15 +39,19 @@ struct Started {
 class SandboxService {
  public:
   struct Options {
-    std::string instance;  // this process, as lease owner: "api-<host>-<pid>-<random>"
+    std::string instance;                     // this process, as lease owner
+    std::chrono::seconds lease{15};           // of operations; renewed every third of it
     std::chrono::seconds start_timeout{180};  // the worker's whole start
+    std::chrono::seconds remove_timeout{30};  // the worker's whole release
+    std::chrono::seconds patience{8};         // for a worker that does not answer at all
     std::uint32_t timeout_s_max = 30 * 86'400;
-    std::string database_role = "space_api";
   };
 
   SandboxService(asio::any_io_executor executor,
                  store::Store& store,
                  Nodes& nodes,
+                 WorkerClient& workers,
+                 EventHub& hub,
                  Tokens const& tokens,
                  Options options);
   ~SandboxService();
@@ -56,7 +61,7 @@ class SandboxService {
   /// (template), exhausted (quota; or no host has room), conflict (Idempotency-Key used for
   /// something else).
   async::Task<Started> create(Asker asker, CreateSpec spec, base::Deadline deadline);
-  /// From every state. Already ended: `not_found`. Being deleted: the running operation.
+  /// From every state. Already ended: `not_found`. Being deleted: the operation that is under way.
   async::Task<Started> remove(Asker asker, std::string sandbox, base::Deadline deadline);
   /// Returns when the operation is done or at `until`, with the row as it is then.
   async::Task<store::OperationRow> wait(std::string project_id,
@@ -69,30 +74,69 @@ class SandboxService {
                                      std::string sandbox,
                                      Ended ended,
                                      base::Deadline deadline);
-  /// From now; `extend_only` never shortens. 0 is no deadline.
+  /// From now: nothing is no deadline, 0 is at once; `extend_only` never shortens. conflict when it
+  /// is neither running nor paused.
   async::Task<store::SandboxRow> set_timeout(Asker asker,
                                              std::string sandbox,
-                                             std::uint32_t timeout_s,
+                                             std::optional<std::uint32_t> timeout_s,
                                              bool extend_only,
                                              base::Deadline deadline);
-  /// New access and traffic tokens; the old ones are dead when this returns.
+  /// New access and traffic tokens; the proxy refuses the old ones from the commit on. When the
+  /// worker cannot be told in time (unavailable), neither token works until it is rotated again.
   async::Task<store::SandboxRow> rotate_token(Asker asker,
                                               std::string sandbox,
                                               base::Deadline deadline);
 
-  /// "" when the sandbox is not secure.
+  /// "" when the sandbox is not secure, or has ended.
   std::string access_token(store::SandboxRow const& sandbox) const;
   /// "" when its traffic is public.
   std::string traffic_token(store::SandboxRow const& sandbox) const;
 
-  /// Renews the leases of what runs here; one of the process's background loops.
+  /// Renews the leases of what runs here, until cancelled: one of the process's background loops.
   asio::awaitable<void> renew_leases();
-  /// Lets what runs end or be taken over; awaited before destruction.
+  /// Cancels what runs here and waits; its operations are taken over by a controller when their
+  /// leases are over. Before destruction.
   asio::awaitable<void> close();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Creation;  // one create under way
+  struct Removal;   // one delete under way
+
+  async::Task<std::optional<Started>> earlier(Asker asker,
+                                              std::string kind,
+                                              base::Deadline deadline);
+  async::Task<store::BuildRow> resolve(std::string project_id,
+                                       std::string name,
+                                       base::Deadline deadline);
+  asio::awaitable<void> run_create(std::shared_ptr<Creation> creation);
+  async::Task<wire::WorkerSandbox> start_somewhere(std::shared_ptr<Creation> creation);
+  async::Task<wire::WorkerSandbox> start_patiently(std::shared_ptr<Creation> creation);
+  async::Task<bool> move_on(std::shared_ptr<Creation> creation);
+  asio::awaitable<void> settle_started(std::shared_ptr<Creation> creation,
+                                       wire::WorkerSandbox machine);
+  asio::awaitable<void> settle_failed(std::shared_ptr<Creation> creation, base::Error error);
+  asio::awaitable<void> run_remove(std::shared_ptr<Removal> removal);
+  async::Task<wire::EndedSandbox> release(store::SandboxRow row);
+  async::Task<store::SandboxRow> begin_end(store::SandboxRow row,
+                                           std::string actor,
+                                           base::Deadline deadline);
+  asio::awaitable<void> hand_over(std::string operation);
+  void begin(std::string const& operation);
+  void finished(std::string const& operation) noexcept;
+
+  asio::any_io_executor executor_;
+  store::Store& store_;
+  Nodes& nodes_;
+  WorkerClient& workers_;
+  EventHub& hub_;
+  Tokens const& tokens_;
+  Options options_;
+  /// Operations that run here; waiters are woken when they end.
+  std::map<std::string, std::shared_ptr<async::Signal>> running_;
+  async::TaskGroup work_;  // last: its children use the members above
 };
+
+/// {"allowPublicTraffic":false}? Absent means public.
+bool has_public_traffic(store::SandboxRow const& sandbox);
 
 }  // namespace controlplane

@@ -56,9 +56,14 @@ Statement const finish_statement{
     " state = case when $2 = '' then 'succeeded' else 'failed' end where public_id = $1 and "
     "finished_at is null"};
 
-Statement const renew_statement{"operations.renew",
-                                "update operations set lease_until = now() + $2 * interval '1 "
-                                "second' where lease_owner = $1 and finished_at is null"};
+Statement const renew_statement{
+    "operations.renew",
+    "update operations set lease_until = now() + $3 * interval '1 second'"
+    " where lease_owner = $1 and public_id = any($2) and finished_at is null"};
+
+Statement const hand_over_statement{"operations.hand_over",
+                                    "update operations set lease_until = now() where lease_owner = "
+                                    "$1 and public_id = $2 and finished_at is null"};
 
 Statement const claim_statement{
     "operations.claim_stale",
@@ -180,13 +185,24 @@ async::Task<bool> Operations::finish(std::string public_id,
 }
 
 async::Task<std::uint64_t> Operations::renew(std::string lease_owner,
+                                             std::vector<std::string> public_ids,
                                              std::chrono::seconds lease,
                                              base::Deadline deadline) {
   Params params;
-  params.text(lease_owner).number(lease.count());
+  params.text(lease_owner).texts(public_ids).number(lease.count());
   auto rows = co_await database_.run(renew_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   co_return rows->affected();
+}
+
+async::Task<void> Operations::hand_over(std::string lease_owner,
+                                        std::string public_id,
+                                        base::Deadline deadline) {
+  Params params;
+  params.text(lease_owner).text(public_id);
+  auto rows = co_await database_.run(hand_over_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
 }
 
 async::Task<std::vector<OperationRow>> Operations::claim_stale(std::string lease_owner,

@@ -67,10 +67,16 @@ class Operations {
                            std::string error_message,
                            base::Deadline deadline);
 
-  /// Renews all leases of this owner. One statement every few seconds for a whole process.
+  /// Renews the leases of these, as far as they are still this owner's. One statement every few
+  /// seconds for a whole process.
   async::Task<std::uint64_t> renew(std::string lease_owner,
+                                   std::vector<std::string> public_ids,
                                    std::chrono::seconds lease,
                                    base::Deadline deadline);
+  /// Gives a lease up at once: a controller goes on with it.
+  async::Task<void> hand_over(std::string lease_owner,
+                              std::string public_id,
+                              base::Deadline deadline);
   /// Takes over unfinished operations whose lease is over (skip locked), oldest first; attempts
   /// + 1.
   async::Task<std::vector<OperationRow>> claim_stale(std::string lease_owner,

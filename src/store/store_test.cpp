@@ -647,7 +647,7 @@ TEST(Operations, StaleOnesAreTakenOverOnce) {
     auto theirs = co_await store.operations.claim_stale("you", 30s, 10, soon());
     ASSERT_OK(theirs);
     EXPECT_TRUE(theirs->empty());
-    auto renewed = co_await store.operations.renew("me", 30s, soon());
+    auto renewed = co_await store.operations.renew("me", {mine->front().public_id}, 30s, soon());
     ASSERT_OK(renewed);
     EXPECT_EQ(*renewed, 1u);
     auto finished =

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "http/client.hpp"
+#include "wire/worker.hpp"
+
+#include <map>
+
+/// What the API says to workers (src/wire/worker.hpp), over kept-alive connections.
+namespace controlplane {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+
+class WorkerClient {
+ public:
+  explicit WorkerClient(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+
+  // `address` is nodes.address, the directory of the worker's sockets on this host.
+  async::Task<wire::NodeReport> report(std::string address, base::Deadline deadline);
+  /// Returns when the agent has answered. Safe to send again for the same id and epoch.
+  async::Task<wire::WorkerSandbox> start(std::string address,
+                                         wire::StartSandbox start,
+                                         base::Deadline deadline);
+  /// Returns when everything is released.
+  async::Task<wire::EndedSandbox> remove(std::string address,
+                                         std::string sandbox,
+                                         std::uint64_t epoch,
+                                         base::Deadline deadline);
+  async::Task<void> set_token(std::string address,
+                              std::string sandbox,
+                              wire::SetToken token,
+                              base::Deadline deadline);
+  async::Task<json::value> metrics(std::string address,
+                                   std::string sandbox,
+                                   base::Deadline deadline);
+  async::Task<std::string> console(std::string address,
+                                   std::string sandbox,
+                                   base::Deadline deadline);
+
+ private:
+  http::Client& at(std::string const& address);
+  async::Task<http::Response> call(std::string address,
+                                   std::string method,
+                                   std::string target,
+                                   std::string body,
+                                   base::Deadline deadline);
+
+  asio::any_io_executor executor_;
+  std::map<std::string, std::unique_ptr<http::Client>>
+      clients_;  // by address; few hosts, never dropped
+};
+
+}  // namespace controlplane
