@@ -24,6 +24,18 @@ constexpr std::size_t terminal_piece_max = 16 * 1024;
 constexpr std::chrono::milliseconds straggler_silence{300};
 constexpr std::chrono::milliseconds straggler_max{2000};
 
+/// The stream of the caller acts at the deadline itself, after it has told him. This is for callers
+/// that left.
+constexpr std::chrono::milliseconds deadline_grace{50};
+
+/// A command that writes without pause is read in larger pieces: a piece that comes this soon after
+/// the last one...
+constexpr std::chrono::milliseconds burst_gap{2};
+/// ...and is this small makes its reader wait a moment for more (the pipe holds 64 KiB meanwhile).
+/// Each piece costs a dozen system calls and a packet, and in an emulator those are dear.
+constexpr std::size_t burst_piece = 16 * 1024;
+constexpr std::chrono::milliseconds burst_pause{1};
+
 /// One for the process: nothing awaits between filling it and copying out of it.
 std::array<char, pipe_piece_max> scratch;
 
@@ -139,11 +151,16 @@ bool Command::take_some(PipeEnd& end,
 asio::awaitable<void> Command::pump(std::shared_ptr<PipeEnd> end, OutputKind kind) {
   // Waiting for readiness before each piece costs a turn of the loop, and that is what keeps a
   // command that writes without pause from starving the others.
+  auto last = base::SteadyTime::min();
   while (end->is_open()) {
     co_await end->wait_readable();
+    bool const burst = now() - burst_gap < last;
+    if (burst && !exited_ && end->readable_bytes() < burst_piece)
+      co_await async::sleep_for(burst_pause);
     co_await wait_for_room(piece_max_of(kind));
     PipeEnd::Outcome outcome{};
     take_some(*end, kind, piece_max_of(kind), outcome);
+    last = now();
   }
   changed_.notify_all();
 }
@@ -230,7 +247,7 @@ asio::awaitable<void> Command::supervise(std::shared_ptr<Command> self,
                                          std::optional<base::Deadline> deadline) {
   if (deadline) {
     auto exiting = self->wait_exit();
-    auto const how = co_await async::run_until(*deadline, std::move(exiting));
+    auto const how = co_await async::run_until(*deadline + deadline_grace, std::move(exiting));
     if (how == async::Ended::cancelled)
       throw boost::system::system_error(asio::error::operation_aborted);
     if (how == async::Ended::deadline) self->kill_tree();

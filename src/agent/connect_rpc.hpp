@@ -103,7 +103,7 @@ class MessageSource {
   /// The message that says "still here".
   virtual std::string keepalive() const = 0;
 
-  /// The caller's deadline has come; the stream ends with deadline_exceeded right after.
+  /// The caller's deadline has come; the stream has just ended with deadline_exceeded.
   virtual void on_deadline() {}
 };
 

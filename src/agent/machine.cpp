@@ -1,6 +1,7 @@
 #include "agent/machine.hpp"
 
 #include "agent/small_files.hpp"
+#include "agent/spawn.hpp"
 #include "base/log.hpp"
 #include "os/fd.hpp"
 
@@ -8,7 +9,6 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -18,6 +18,7 @@
 #include <ctime>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 namespace agent {
@@ -111,8 +112,9 @@ void GuestMachine::set_machine_id(std::string const& machine_id) {
 Protection protect_agent() {
   Protection out;
   out.oom_score = write_kernel_file("/proc/self/oom_score_adj", "-1000").has_value();
-  out.priority = ::setpriority(PRIO_PROCESS, 0, -10) == 0;
-  if (!out.oom_score || !out.priority) base::log::warn("agent_not_protected");
+  sched_param const priority{agent_priority};
+  out.real_time = ::sched_setscheduler(0, SCHED_RR, &priority) == 0;
+  if (!out.oom_score || !out.real_time) base::log::warn("agent_not_protected");
   return out;
 }
 

@@ -47,11 +47,12 @@ class NoMachine final : public Machine {
 /// root file system; whatever else does not work is logged and left.
 base::Result<void> boot_machine();
 
-/// Makes this process the last one that the kernel takes when memory or time run short. True for
-/// what the kernel granted: children have to undo exactly that.
+/// Makes this process the last one that the kernel takes when memory or time run short, so that a
+/// machine full of running processes can still be asked, and a deadline still kills. For the
+/// calling thread and what it starts later; those have to undo what is true here.
 struct Protection {
   bool oom_score = false;
-  bool priority = false;
+  bool real_time = false;
 };
 
 Protection protect_agent();

@@ -28,7 +28,7 @@ class ProcessService final : public RpcService {
   struct Options {
     std::string control_group_root;  // where cgroup2 is mounted, or ""
     bool reset_oom_score = false;    // the agent protects itself, commands shall not inherit that
-    bool reset_priority = false;
+    bool reset_real_time = false;
     /// How long a reader that does not read may hold a command back.
     std::chrono::milliseconds stall_max{20'000};
   };

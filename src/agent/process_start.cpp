@@ -170,7 +170,7 @@ RpcResult<SpawnPlan> ProcessService::plan_of(Start const& start, User const& use
   plan.gid = user.gid;
   plan.groups = user.groups;
   plan.reset_oom_score = options_.reset_oom_score;
-  plan.reset_priority = options_.reset_priority;
+  plan.reset_real_time = options_.reset_real_time;
   return plan;
 }
 

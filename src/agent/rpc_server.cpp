@@ -11,9 +11,12 @@ namespace agent {
 namespace {
 
 /// How much earlier than asked a deadline acts. The callers' own timers have the same length and
-/// start when they send; an answer that comes a few milliseconds after their timer is an ugly
-/// transport error there.
-constexpr std::chrono::milliseconds deadline_lead{15};
+/// start when they send; an answer that comes after their timer is an ugly transport error there. A
+/// busy emulator is late by tens of milliseconds, so the lead grows with the time that was given.
+std::chrono::milliseconds deadline_lead(std::chrono::milliseconds full) {
+  return std::min(std::chrono::milliseconds(100), full / 40);
+}
+
 constexpr std::chrono::seconds keepalive_default{90};
 constexpr std::size_t batch_bytes = 64 * 1024;
 
@@ -40,7 +43,7 @@ RpcResult<std::optional<base::Deadline>> deadline_of(http::RequestHead const& he
   }
   if (*ms == 0) return std::optional<base::Deadline>();
   std::chrono::milliseconds const full(*ms);
-  return std::optional(arrived + full - std::min(deadline_lead, full / 4));
+  return std::optional(arrived + full - deadline_lead(full));
 }
 
 std::chrono::seconds keepalive_of(http::RequestHead const& head) {
@@ -261,8 +264,10 @@ asio::awaitable<void> Exchange::pump() {
   auto last_word = clock.steady_now();
   for (;;) {
     if (deadline_ && clock.steady_now() >= *deadline_) {
-      source_->on_deadline();
+      // The frame first: the caller's timer runs. Nobody else's request is served before
+      // on_deadline() has acted.
       co_await finish_stream(rpc_fail(RpcCode::deadline_exceeded, "context deadline exceeded"));
+      source_->on_deadline();
       co_return;
     }
     auto const wrote = co_await write_ready();

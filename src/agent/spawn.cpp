@@ -2,7 +2,6 @@
 
 #include <linux/sched.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -65,7 +64,11 @@ CHILD_CODE void lose_protection(SpawnPlan const& plan) {
       call(SYS_close, file);
     }
   }
-  if (plan.reset_priority) call(SYS_setpriority, PRIO_PROCESS, 0, 0);
+  if (plan.reset_real_time) {
+    // Below the agent, which takes over as soon as we have exec'ed and makes us ordinary.
+    sched_param const priority{agent_priority - 1};
+    call(SYS_sched_setscheduler, 0, SCHED_RR | SCHED_RESET_ON_FORK, &priority);
+  }
 }
 
 CHILD_CODE void take_descriptors(Child* child) {
@@ -245,7 +248,11 @@ std::variant<pid_t, SpawnFailure> spawn(SpawnPlan const& plan) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 
   if (pid < 0) return SpawnFailure{SpawnStage::fork, fork_error};
-  if (child.failed_stage == SpawnStage::none) return static_cast<pid_t>(pid);
+  if (child.failed_stage == SpawnStage::none) {
+    sched_param const ordinary{};
+    if (plan.reset_real_time) ::sched_setscheduler(static_cast<pid_t>(pid), SCHED_OTHER, &ordinary);
+    return static_cast<pid_t>(pid);
+  }
   // It never became a process that anybody knows of: buried here, not by the reaper.
   while (::waitpid(static_cast<pid_t>(pid), nullptr, 0) < 0 && errno == EINTR) {
   }

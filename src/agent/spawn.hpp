@@ -13,6 +13,11 @@
 
 namespace agent {
 
+/// The real-time priority of a protected agent. Its children run one below it until they have
+/// exec'ed, or else a machine full of running processes would not let them, and the waiting agent,
+/// get anywhere.
+inline constexpr int agent_priority = 2;
+
 /// What a new process is made of. The descriptors are borrowed.
 struct SpawnPlan {
   std::vector<std::string> argv;  // argv[0] is looked up in PATH of `env` unless it holds a slash
@@ -27,7 +32,7 @@ struct SpawnPlan {
   bool terminal = false;   // `input` is a terminal and becomes the controlling one
   int control_group = -1;  // an open directory of cgroup v2: the child starts in it
   bool reset_oom_score = false;
-  bool reset_priority = false;
+  bool reset_real_time = false;
 };
 
 enum class SpawnStage : std::uint8_t {

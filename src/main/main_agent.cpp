@@ -60,8 +60,14 @@ void forward_to_terminate(int) {
   ::kill(::getpid(), SIGTERM);
 }
 
-asio::awaitable<int> serve(Arguments arguments, agent::Protection protection) {
+asio::awaitable<int> serve(Arguments arguments) {
   auto const executor = co_await asio::this_coro::executor;
+  agent::Protection protection;
+  if (arguments.is_init) {
+    // The pool's threads first: they would inherit our priority, and file work is nothing special.
+    co_await async::run_blocking([] {});
+    protection = agent::protect_agent();
+  }
   agent::GuestMachine guest;
   agent::NoMachine nobody;
   agent::Agent::Options options;
@@ -71,7 +77,7 @@ asio::awaitable<int> serve(Arguments arguments, agent::Protection protection) {
       arguments.is_init ? agent::Reaper::Orphans::reap : agent::Reaper::Orphans::leave;
   if (arguments.is_init) options.processes.control_group_root = "/sys/fs/cgroup";
   options.processes.reset_oom_score = protection.oom_score;
-  options.processes.reset_priority = protection.priority;
+  options.processes.reset_real_time = protection.real_time;
   agent::Machine& machine = arguments.is_init ? static_cast<agent::Machine&>(guest) : nobody;
   agent::Agent agent(executor, machine, std::move(options));
   int exit_code = 0;
@@ -92,8 +98,8 @@ asio::awaitable<int> serve(Arguments arguments, agent::Protection protection) {
   co_return exit_code;
 }
 
-int run(Arguments const& arguments, agent::Protection protection) {
-  auto main = [arguments, protection] { return serve(arguments, protection); };
+int run(Arguments const& arguments) {
+  auto main = [arguments] { return serve(arguments); };
   return async::run_main(std::move(main));
 }
 
@@ -105,8 +111,7 @@ int run_as_init(Arguments const& arguments) {
   }
   for (int const signal : {SIGPWR, SIGUSR1, SIGUSR2})
     std::signal(signal, forward_to_terminate);
-  auto const protection = agent::protect_agent();
-  run(arguments, protection);
+  run(arguments);
   agent::power_off();
 }
 
@@ -126,5 +131,5 @@ int main(int argc, char** argv) {
   base::log::configure("space-agent",
                        arguments.is_init ? base::log::Level::warn : base::log::Level::info);
   if (arguments.is_init) return run_as_init(arguments);
-  return run(arguments, {});
+  return run(arguments);
 }
