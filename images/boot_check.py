@@ -35,7 +35,7 @@ def make_tap():
 
 def qemu_command(options, console):
     # The two clock arguments are needed: without them the guest waits for ever in timer calibration on a busy host.
-    arguments = f"console=ttyS0 quiet no_timer_check tsc_early_khz={tsc_khz()} reboot=t panic=-1 random.trust_cpu=on " \
+    arguments = f"console=ttyS0 quiet no_timer_check tsc_early_khz={tsc_khz()} tsc=reliable reboot=t panic=-1 random.trust_cpu=on " \
                 f"mitigations=off {options.append}"
     return ["qemu-system-x86_64", "-M", "microvm,acpi=on,rtc=on", "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max",
             "-smp", "1", "-m", str(options.memory), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",

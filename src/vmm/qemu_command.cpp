@@ -24,6 +24,9 @@ std::string guest_kernel_arguments(QemuSpec const& spec) {
   // Without these two a guest on a busy host hangs for ever in its timer calibration.
   arguments += " no_timer_check";
   if (spec.tsc_khz > 0) arguments += fmt::format(" tsc_early_khz={}", spec.tsc_khz);
+  // An emulator loses timer ticks whenever the host is busy, and by counting them the guest would find its
+  // perfectly good time-stamp counter wrong: it then runs on a clock of 4 ms steps, and every timer is late.
+  if (!spec.kvm) arguments += " tsc=reliable";
   // Speculation of the host's processor is not what emulated code runs on: mitigations cost there
   // and protect nothing.
   if (!spec.kvm) arguments += " mitigations=off";

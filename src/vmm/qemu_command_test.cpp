@@ -37,7 +37,7 @@ TEST(QemuCommand, SoftwareEmulationIsExactlyThis) {
       "none"
       " -kernel /guest/vmlinux -initrd /guest/initrd.gz -append console=ttyS0 quiet reboot=t "
       "panic=-1"
-      " random.trust_cpu=on no_timer_check tsc_early_khz=2445426 mitigations=off -add-fd fd=5,set=1"
+      " random.trust_cpu=on no_timer_check tsc_early_khz=2445426 tsc=reliable mitigations=off -add-fd fd=5,set=1"
       " -drive "
       "if=none,id=d0,file=/dev/fdset/"
       "1,format=raw,auto-read-only=off,cache=writeback,aio=threads,discard=unmap,"
