@@ -219,13 +219,16 @@ asio::awaitable<void> run_blocking(std::function<void()> call) {
     std::exception_ptr thrown;
   };
   auto shared = std::make_shared<Shared>(executor);
-  asio::post(blocking_pool(), [shared, executor, call = std::move(call)] {
+  asio::post(blocking_pool(), [shared, executor, call = std::move(call)]() mutable {
     try {
       call();
     } catch (...) {
       shared->thrown = std::current_exception();
     }
-    asio::post(executor, [shared] {
+    // Nothing of the loop may be left in this thread: the loop can be gone before the thread gets here again,
+    // and the timer in `shared` belongs to it.
+    call = nullptr;
+    asio::post(executor, [shared = std::move(shared)] {
       shared->ended = true;
       shared->done.cancel();
     });
