@@ -51,6 +51,8 @@ Host::Host(wire::Config config, std::unique_ptr<os::ControlGroups> groups)
 
 Host::~Host() {
   groups_->remove_parent();
+  // Stopped for good with nothing left: the directory's own mount goes as well, so that it can be deleted.
+  if (numbered_entries(directory_ + "/netns").empty()) os::release_netns_directory(directory_ + "/netns");
 }
 
 base::Result<std::unique_ptr<Host>> Host::open(wire::Config config) {

@@ -6,6 +6,7 @@
 #include "os/process.hpp"
 #include "os/text_file.hpp"
 
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sched.h>
 #include <unistd.h>
 
 namespace test {
@@ -156,6 +158,37 @@ TEST_F(HostdTest, StoppedWithNothingLeftItLeavesNoMountEither) {
   hostd_->stop(SIGTERM);
   EXPECT_FALSE(mounted());
   hostd_->start();
+}
+
+TEST_F(HostdTest, ARemovedSlotIsGoneFromOtherMountNamespacesToo) {
+  start();
+  ASSERT_TRUE(client().make_slot(3));
+  // A service with mounts of its own that was started meanwhile has a copy of the pin, and would
+  // keep the tap alive.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  pid_t const other = ::fork();
+  if (other == 0) {
+    bool const apart = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    static_cast<void>(::write(ends[1], apart ? "1" : "0", 1));
+    for (;;)
+      ::pause();
+  }
+  char apart = '0';
+  ASSERT_EQ(::read(ends[0], &apart, 1), 1);
+  ASSERT_EQ(apart, '1');
+  auto const pinned = [&] {
+    auto const text = os::read_text(fmt::format("/proc/{}/mountinfo", other)).value_or("");
+    return text.find(installation_.directory() + "/hostd/netns/3 ") != std::string::npos;
+  };
+  EXPECT_TRUE(pinned());
+  EXPECT_TRUE(client().remove_slot(3));
+  EXPECT_FALSE(pinned());
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  for (int const end : ends)
+    ::close(end);
 }
 
 TEST_F(HostdTest, ASlotOutlivesHostd) {
@@ -346,6 +379,49 @@ TEST_F(HostdTest, AMachineHasNothingButItsParts) {
   ASSERT_TRUE(ended);
   EXPECT_TRUE(WIFSIGNALED(ended->wait_status) && WTERMSIG(ended->wait_status) == SIGKILL)
       << ended->wait_status;
+}
+
+TEST_F(HostdTest, AppliesTheLimitsOfAMachine) {
+  start();
+  ASSERT_TRUE(client().make_slot(6));
+  auto limited = machine();
+  limited.vcpus = 2;
+  limited.disk_bytes_per_s_max = 10'000'000;
+  limited.disk_ops_per_s_max = 500;
+  limited.net_bytes_per_s_max = 3'000'000;
+  auto const vmm = client().start_vmm(6, sandbox_, 7, limited, make_disk());
+  ASSERT_TRUE(vmm) << vmm.error().detail();
+  // The emulator's own throttle,
+  auto words = os::read_text(fmt::format("/proc/{}/cmdline", vmm->pid)).value_or("");
+  std::ranges::replace(words, '\0', ' ');
+  EXPECT_THAT(words, HasSubstr("throttling.bps-total=10000000,throttling.iops-total=500"));
+  EXPECT_THAT(words, HasSubstr("-smp cpus=2"));
+  // the slot's rules,
+  auto const path = installation_.directory() + "/rules";
+  auto const netns = installation_.directory() + "/hostd/netns/6";
+  ASSERT_EQ(::system(fmt::format("nsenter --net={} nft list ruleset > {}", netns, path).c_str()),
+            0);  // NOLINT
+  auto const rules = os::read_text(path).value_or("");
+  EXPECT_THAT(rules, testing::ContainsRegex("chain budget_in \\{\n\t\tlimit rate over .*second"));
+  EXPECT_THAT(rules, testing::ContainsRegex("chain budget_out \\{\n\t\tlimit rate over .*second"));
+  // and the group.
+  auto const groups = os::open_control_groups(installation_.config().instance);
+  auto const doors = groups->doors("slot-6");
+  auto const value =
+      [&](std::string const& controller, std::string const& v1, std::string const& v2) {
+        for (auto const& door : doors) {
+          auto const group = door.substr(0, door.rfind('/'));
+          if (groups->version() == 2) return os::read_text(group + "/" + v2).value_or("");
+          if (group.find("/" + controller + "/") != std::string::npos)
+            return os::read_text(group + "/" + v1).value_or("");
+        }
+        return std::string();
+      };
+  EXPECT_EQ(value("memory", "memory.limit_in_bytes", "memory.max"),
+            std::to_string((128ULL + 32 + 160) << 20U) + "\n");
+  EXPECT_THAT(value("cpu", "cpu.cfs_quota_us", "cpu.max"), HasSubstr("225000"));
+  EXPECT_EQ(value("pids", "pids.max", "pids.max"), "82\n");
+  EXPECT_EQ(groups->members("slot-6"), std::vector<pid_t>{vmm->pid});
 }
 
 TEST_F(HostdTest, TellsHowAMachineEndedAlsoTwice) {
