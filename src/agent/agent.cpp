@@ -1,10 +1,7 @@
 #include "agent/agent.hpp"
 
-#if __has_include("agent/files.hpp") && __has_include("agent/filesystem.hpp")
 #include "agent/files.hpp"
 #include "agent/filesystem.hpp"
-#define SPACE_AGENT_HAS_FILES
-#endif
 
 namespace agent {
 namespace {
@@ -25,28 +22,6 @@ http::Limits limits() {
 }
 
 }  // namespace
-
-#ifndef SPACE_AGENT_HAS_FILES
-/// Until /files and filesystem.Filesystem are there: both say so.
-class FilesystemService final : public RpcService {
- public:
-  FilesystemService(asio::any_io_executor, Context&) {}
-
-  std::string_view name() const override { return "filesystem.Filesystem"; }
-
-  RpcKind kind_of(std::string_view) const override { return RpcKind::unknown; }
-};
-
-class FilesHandler final : public http::Handler {
- public:
-  FilesHandler(asio::any_io_executor, Context&) {}
-
-  asio::awaitable<void> handle(http::Request&, http::ResponseWriter& response) override {
-    auto const sent = co_await response.send(json_error(501, "files are not served yet"));
-    static_cast<void>(sent);
-  }
-};
-#endif
 
 struct Agent::Files {
   Files(asio::any_io_executor executor, Context& context)
