@@ -14,7 +14,7 @@ using domain::SandboxEvent;
 using domain::SandboxState;
 
 constexpr std::size_t detail_bytes_max = 1000;
-constexpr std::size_t console_bytes_max = 16 * 1024;
+constexpr std::size_t console_bytes_max = std::size_t{16} * 1024;
 
 /// The database keeps text without NUL and in UTF-8; a console holds anything. The end of it
 /// counts.

@@ -60,7 +60,7 @@ class NodeWatch {
   Ends ends_;
   Reconciler reconciler_;
   std::optional<wire::NodeReport> report_;
-  base::SteadyTime reported_at_{};
+  base::SteadyTime reported_at_;
   std::map<std::string, base::SteadyTime> sampled_at_;  // of machines that run; when last asked
   std::set<std::string> sampling_;
   async::TaskGroup work_;

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t manifest_bytes_max = 64 * 1024;
+constexpr std::size_t manifest_bytes_max = std::size_t{64} * 1024;
 
 struct ManifestFile {
   std::string name;

@@ -90,6 +90,18 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
         json_response(200, wire::to_text(wire::json::object{{"sandboxes", std::move(list)}})));
   } else if (path.starts_with("/sandboxes/")) {
     auto id = path.substr(11);
+    if (id.ends_with("/token") && request.head.method == "PUT") {
+      auto const body = co_await request.body.read_all(4096);
+      auto const token = wire::decode_text<wire::SetToken>(body.value_or(""));
+      if (token) tokens[id.substr(0, id.size() - 6)] = token->access_token;
+      sent = co_await response.send({token ? 204 : 400, {}, {}});
+      co_return;
+    }
+    if (id.ends_with("/console")) {
+      sent = co_await response.send(
+          {200, http::Headers{{"Content-Type", "text/plain"}}, "[    0.0] booted\n"});
+      co_return;
+    }
     bool const wants_metrics = id.ends_with("/metrics");
     if (wants_metrics) id.resize(id.size() - 8);
     if (request.head.method == "DELETE") {
@@ -119,6 +131,7 @@ http::asio::awaitable<void> FakeWorker::answer_start(http::Request& request,
     co_return;
   }
   starts.push_back(*start);
+  if (start_delay.count() > 0) co_await async::sleep_for(start_delay);
   if (start_refusal) {
     sent = co_await response.send(error_response(start_refusal->code(), start_refusal->message()));
     co_return;

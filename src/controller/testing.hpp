@@ -35,6 +35,8 @@ class FakeWorker final : public http::Handler {
   wire::NodeReport report;
   std::string metrics;  // what agents say
   std::chrono::milliseconds delete_delay{0};
+  std::chrono::milliseconds start_delay{0};
+  std::map<std::string, std::string> tokens;  // set by PUT …/token
 
   http::asio::awaitable<void> handle(http::Request& request,
                                      http::ResponseWriter& response) override;

@@ -4,7 +4,7 @@ namespace controller {
 namespace {
 
 constexpr std::size_t ended_line_bytes_max =
-    256 * 1024;                                  // a console's tail is 64 KiB before escaping
+    std::size_t{256} * 1024;                     // a console's tail is 64 KiB before escaping
 constexpr std::chrono::seconds silence_max{15};  // the worker writes an empty line every 5 s
 
 struct WorkerError {
@@ -95,7 +95,7 @@ async::Task<wire::json::value> WorkerLink::metrics(std::string sandbox, base::De
   auto response = co_await call("GET", "/sandboxes/" + sandbox + "/metrics", deadline);
   if (!response) co_return base::passing(response, "ask the worker for metrics");
   if (response->status != 200) co_return refusal(response->status, response->body);
-  co_return wire::parse_json(response->body, 64 * 1024);
+  co_return wire::parse_json(response->body, std::size_t{64} * 1024);
 }
 
 async::Task<void> WorkerLink::follow_ended(std::function<void()> on_open, OnEnded on_ended) {

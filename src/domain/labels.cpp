@@ -11,7 +11,7 @@ constexpr std::size_t metadata_pairs_max = 64;
 constexpr std::size_t metadata_key_bytes_max = 256;
 constexpr std::size_t metadata_value_bytes_max = 4096;
 constexpr std::size_t environment_pairs_max = 256;
-constexpr std::size_t environment_bytes_max = 64 * 1024;
+constexpr std::size_t environment_bytes_max = std::size_t{64} * 1024;
 
 std::unexpected<base::Error> invalid(std::string why) {
   return base::fail(base::Code::invalid_argument, std::move(why));

@@ -96,14 +96,16 @@ base::Result<Placement::Reservation> Placement::choose(PlacementRequest const& r
 
   // A random few instead of all: two API processes with the same view must not make the same
   // choice.
-  Worker* best = nullptr;
-  for (std::size_t taken = 0; taken < sample_size && taken < candidates.size(); ++taken) {
+  auto const sampled = std::min(sample_size, candidates.size());
+  for (std::size_t taken = 0; taken < sampled; ++taken) {
     auto const left = static_cast<std::uint32_t>(candidates.size() - taken);
     std::swap(candidates[taken], candidates[taken + random_(left)]);
-    if (!best || score(*candidates[taken]) > score(*best)) best = candidates[taken];
   }
-  best->in_flight = plus(best->in_flight, request.wanted);
-  return Reservation(*this, best->view.name, request.wanted);
+  candidates.resize(sampled);
+  auto const scored = [this](Worker const* worker) { return score(*worker); };
+  auto& best = **std::ranges::max_element(candidates, {}, scored);
+  best.in_flight = plus(best.in_flight, request.wanted);
+  return Reservation(*this, best.view.name, request.wanted);
 }
 
 Amounts Placement::pending(std::string const& worker) const {

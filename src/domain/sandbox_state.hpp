@@ -16,21 +16,24 @@
 /// back.
 namespace domain {
 
-BOOST_DEFINE_ENUM_CLASS(SandboxState,
-                        creating,    // a worker was chosen and may be starting it
-                        running,     // the agent answered; commands and data flow
-                        pausing,     // its vCPUs are being stopped
-                        paused,      // vCPUs stopped, memory stays on the worker
-                        resuming,    // vCPUs are being started again
-                        suspending,  // memory, devices and disk are being captured
-                        suspended,   // captured; no other resource is held
-                        restoring,   // coming back from the capture
-                        deleting,  // somebody decided its end; the worker may still hold resources
-                        deleted,   // terminal: ended as decided, or by its own will
-                        failed)    // terminal: ended by a fault; see its end reason
+BOOST_DEFINE_FIXED_ENUM_CLASS(
+    SandboxState,
+    std::uint8_t,
+    creating,    // a worker was chosen and may be starting it
+    running,     // the agent answered; commands and data flow
+    pausing,     // its vCPUs are being stopped
+    paused,      // vCPUs stopped, memory stays on the worker
+    resuming,    // vCPUs are being started again
+    suspending,  // memory, devices and disk are being captured
+    suspended,   // captured; no other resource is held
+    restoring,   // coming back from the capture
+    deleting,    // somebody decided its end; the worker may still hold resources
+    deleted,     // terminal: ended as decided, or by its own will
+    failed)      // terminal: ended by a fault; see its end reason
 
-BOOST_DEFINE_ENUM_CLASS(
+BOOST_DEFINE_FIXED_ENUM_CLASS(
     SandboxEvent,
+    std::uint8_t,
     started,         // the worker says the agent answered
     start_failed,    // it never ran, and the worker confirmed that nothing is left
     pause,           // asked for
@@ -51,8 +54,9 @@ BOOST_DEFINE_ENUM_CLASS(
     machine_failed)  // the machine ended by a fault (panic, VMM, memory, host)
 
 /// Why a sandbox ended. Kept with the row for 30 days.
-BOOST_DEFINE_ENUM_CLASS(
+BOOST_DEFINE_FIXED_ENUM_CLASS(
     EndReason,
+    std::uint8_t,
     user,            // deleted by a request
     deadline,        // its timeout was over
     idle,            // nobody used it for long
