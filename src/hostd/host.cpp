@@ -51,8 +51,10 @@ Host::Host(wire::Config config, std::unique_ptr<os::ControlGroups> groups)
 
 Host::~Host() {
   groups_->remove_parent();
-  // Stopped for good with nothing left: the directory's own mount goes as well, so that it can be deleted.
-  if (numbered_entries(directory_ + "/netns").empty()) os::release_netns_directory(directory_ + "/netns");
+  // Stopped for good with nothing left: the directory's own mount goes as well, so that it can be
+  // deleted.
+  if (numbered_entries(directory_ + "/netns").empty())
+    os::release_netns_directory(directory_ + "/netns");
 }
 
 base::Result<std::unique_ptr<Host>> Host::open(wire::Config config) {
@@ -266,7 +268,7 @@ void Host::reap() {
   for (auto& [slot, kept] : kept_) {
     if (!kept.child || kept.wait_status || !kept.pidfd) continue;
     auto const status = os::try_collect(kept.pid);
-    if (status) kept.wait_status = *status;
+    if (status) kept.wait_status = status;
   }
 }
 

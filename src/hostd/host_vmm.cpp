@@ -23,7 +23,7 @@
 namespace hostd {
 namespace {
 
-constexpr std::uint64_t mib = 1024 * 1024;
+constexpr std::uint64_t mib = 1024ULL * 1024;
 /// What QEMU itself uses beside the guest's memory and the translation cache, with room to spare;
 /// also page cache of its disk, which the kernel takes back first.
 constexpr std::uint64_t vmm_overhead_mib = 160;

@@ -105,6 +105,7 @@ class Inside {
     int const nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     int const errors =
         ::fcntl(spec_.errors >= 0 ? spec_.errors : nowhere, F_DUPFD_CLOEXEC, parking);
+    must(nowhere >= 0 && errors >= 0, "open the standard descriptors");
     must(::dup2(nowhere, 0) == 0 && ::dup2(errors, 1) == 1 && ::dup2(errors, 2) == 2,
          "set the standard descriptors");
     must(::dup3(report_, report_fd, O_CLOEXEC) == report_fd, "set the report's descriptor");

@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <memory>
@@ -163,7 +164,7 @@ constexpr int deadly[] = {SCMP_SYS(ptrace),
                           SCMP_SYS(io_uring_enter),
                           SCMP_SYS(io_uring_register),
                           SCMP_SYS(userfaultfd),
-                          SCMP_SYS(socket),
+
                           SCMP_SYS(socketpair),
                           SCMP_SYS(bind),
                           SCMP_SYS(connect),
@@ -244,6 +245,14 @@ int add_processes(scmp_filter_ctx filter) {
                           2,
                           equals(0, jail_program_fd),
                           equals(4, AT_EMPTY_PATH));
+  // A library that looks up a user tries the name service's Unix socket first and does without it;
+  // any other family is an intruder's.
+  bad |=
+      seccomp_rule_add(filter,
+                       SCMP_ACT_KILL_PROCESS,
+                       SCMP_SYS(socket),
+                       1,
+                       scmp_arg_cmp{.arg = 0, .op = SCMP_CMP_NE, .datum_a = AF_UNIX, .datum_b = 0});
   // Reading limits of itself; setting none.
   bad |= seccomp_rule_add(filter,
                           SCMP_ACT_ALLOW,

@@ -5,6 +5,7 @@
 #include "hostd/server.hpp"
 #include "os/packet_socket.hpp"
 
+#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <unistd.h>
 
@@ -36,6 +38,16 @@ base::Result<void> make_directory(std::string const& path, mode_t mode, gid_t gr
   return {};
 }
 
+/// Held for the life of the process: a second hostd would take the socket away from the first.
+base::Result<os::Fd> lock_directory(std::string const& directory) {
+  os::Fd lock(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock) return base::fail_errno("open the lock");
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno == EWOULDBLOCK)
+    return base::fail(base::Code::conflict, "another space-hostd of this installation runs");
+  return base::fail_errno("take the lock");
+}
+
 base::Result<void> run(std::string const& path) {
   auto config = wire::load_config(path);
   if (!config) return base::passing(config);
@@ -51,6 +63,8 @@ base::Result<void> run(std::string const& path) {
     return base::fail_errno("make the run directory");
   auto made = make_directory(config->run_dir + "/hostd", 0750, worker_group);
   if (!made) return made;
+  auto const lock = lock_directory(config->run_dir + "/hostd");
+  if (!lock) return base::fail(lock.error().code(), lock.error().message());
   auto signals = take_over_signals();
   if (!signals) return base::passing(signals);
   auto const socket = config->hostd_socket();

@@ -222,6 +222,25 @@ TEST_F(HostdTest, AnswersNobodyButItsWorkerAndRoot) {
   EXPECT_TRUE(answered(65'534));  // the worker's user in these tests
 }
 
+TEST_F(HostdTest, ASecondOneOfTheSameInstallationGivesUp) {
+  start();
+  pid_t const second = ::fork();
+  if (second == 0) {
+    int const nowhere = ::open("/dev/null", O_WRONLY);
+    ::dup2(nowhere, 2);
+    ::execl(SPACE_HOSTD_PROGRAM,
+            SPACE_HOSTD_PROGRAM,
+            "--config",
+            (installation_.directory() + "/config.json").c_str(),
+            nullptr);
+    ::_exit(127);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(second, &status, 0), second);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_TRUE(client().hello()) << "the first one goes on";
+}
+
 TEST_F(HostdTest, ItsSocketIsClosedToOthers) {
   start();
   struct stat info{};
