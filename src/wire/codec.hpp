@@ -98,6 +98,7 @@ template <class T>
 bool decode_vector(json::value const& value, T& out, Decoder& d) {
   auto const* array = value.if_array();
   if (!array) return d.fail("expected an array");
+  out.clear();  // what is given replaces a default
   auto const mark = d.path.size();
   for (std::size_t i = 0; i < array->size(); ++i) {
     d.path += fmt::format("[{}]", i);
@@ -113,6 +114,7 @@ template <class T>
 bool decode_map(json::value const& value, T& out, Decoder& d) {
   auto const* object = value.if_object();
   if (!object) return d.fail("expected an object");
+  out.clear();
   auto const mark = d.path.size();
   for (auto const& pair : *object) {
     d.path += (mark ? "." : "") + std::string(pair.key());

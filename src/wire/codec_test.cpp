@@ -50,6 +50,20 @@ TEST(Codec, ErrorsNameThePlace) {
   EXPECT_NE(problem_of(R"({)"), "");
 }
 
+struct WithDefaults {
+  std::vector<std::string> names = {"a", "b"};
+  std::map<std::string, std::string> pairs = {{"a", "b"}};
+};
+BOOST_DESCRIBE_STRUCT(WithDefaults, (), (names, pairs))
+
+TEST(Codec, AGivenListReplacesTheDefaultOne) {
+  auto const given = decode_text<WithDefaults>(R"({"names":["c"],"pairs":{}})");
+  ASSERT_TRUE(given);
+  EXPECT_EQ(given->names, std::vector<std::string>{"c"});
+  EXPECT_TRUE(given->pairs.empty());
+  EXPECT_EQ(decode_text<WithDefaults>("{}")->names.size(), 2U);
+}
+
 TEST(Codec, DeepNestingIsRefused) {
   std::string text(100, '[');
   EXPECT_FALSE(parse_json(text + std::string(100, ']')));
