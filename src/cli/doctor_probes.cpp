@@ -16,6 +16,7 @@
 #include <sys/statvfs.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -136,25 +137,26 @@ base::Result<std::string> in_fresh_namespace(std::vector<std::string> arguments)
   return run_checked(std::move(words));
 }
 
+/// Only "somebody else has it" counts: an address that this host lacks is left out by the proxy.
 bool may_listen(std::string const& address, std::uint16_t port) {
   bool const six = address.find(':') != std::string::npos;
   os::Fd const probe(socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   int const yes = 1;
-  if (!probe) return false;
+  if (!probe) return true;
   (void)setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in6 where6{};
+  where6.sin6_family = AF_INET6;
+  where6.sin6_port = htons(port);
+  sockaddr_in where4{};
+  where4.sin_family = AF_INET;
+  where4.sin_port = htons(port);
+  bool const parsed = six ? inet_pton(AF_INET6, address.c_str(), &where6.sin6_addr) == 1
+                          : inet_pton(AF_INET, address.c_str(), &where4.sin_addr) == 1;
   // SAFETY: the socket interface's way to pass an address of any family.
-  if (six) {
-    sockaddr_in6 where{};
-    where.sin6_family = AF_INET6;
-    where.sin6_port = htons(port);
-    return inet_pton(AF_INET6, address.c_str(), &where.sin6_addr) == 1 &&
-           bind(probe.get(), reinterpret_cast<sockaddr const*>(&where), sizeof where) == 0;
-  }
-  sockaddr_in where{};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(port);
-  return inet_pton(AF_INET, address.c_str(), &where.sin_addr) == 1 &&
-         bind(probe.get(), reinterpret_cast<sockaddr const*>(&where), sizeof where) == 0;
+  auto const* where =
+      six ? reinterpret_cast<sockaddr const*>(&where6) : reinterpret_cast<sockaddr const*>(&where4);
+  return !parsed || bind(probe.get(), where, six ? sizeof where6 : sizeof where4) == 0 ||
+         errno != EADDRINUSE;
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ base::Result<void> purge(wire::Config const& config) {
                            "postgres",
                            "postgres.new",
                            "worker",
+                           "api",
                            "guest",
                            "ca",
                            "log",

@@ -13,8 +13,7 @@
 namespace cli {
 namespace {
 
-constexpr std::array client_groups = {
-    hostd_clients, worker_clients, api_clients, proxy_clients, database_clients};
+constexpr std::array client_groups = {worker_clients, api_clients, proxy_clients, database_clients};
 
 base::Result<void> ensure_group(std::string const& name, int& made) {
   if (find_group(name)) return {};
@@ -69,7 +68,7 @@ std::vector<std::string_view> sockets_used_by(Service service) {
     case Service::hostd:
       return {};
     case Service::worker:
-      return {hostd_clients};
+      return {};
     case Service::api:
       return {worker_clients, proxy_clients, database_clients};
     case Service::controller:
@@ -158,10 +157,12 @@ std::vector<Place> plan_directories(wire::Config const& config) {
       {data("/ca"), "root", "root", 0755},
       {data("/programs"), "root", "root", 0755},
       {data("/guest"), "root", "root", 0755},
+      {data("/api"), config.api_user, config.api_user, 0700},
       {data("/worker"), config.worker_user, config.worker_user, 0700},
       {data("/postgres"), config.database_user, config.database_user, 0700},
       {config.run_dir, "root", "root", 0755},
-      sockets("/hostd", "root", hostd_clients),
+      // Its one client is the worker, whose own group it has.
+      {run("/hostd"), "root", config.worker_user, 0750},
       sockets("/worker", config.worker_user, worker_clients),
       sockets("/api", config.api_user, api_clients),
       sockets("/proxy", config.proxy_user, proxy_clients),

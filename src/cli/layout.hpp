@@ -12,7 +12,6 @@ namespace cli {
 
 /// A group per socket directory: its members may connect. Apart from the users' own groups, so that
 /// a client of a program's socket gains no access to that program's files.
-inline constexpr std::string_view hostd_clients = "space-to-hostd";
 inline constexpr std::string_view worker_clients = "space-to-worker";
 inline constexpr std::string_view api_clients = "space-to-api";
 inline constexpr std::string_view proxy_clients = "space-to-proxy";

@@ -6,8 +6,6 @@
 #include "cli/restart_policy.hpp"
 #include "wire/codec.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -92,17 +90,6 @@ bool socket_answers(std::string const& path, int type) {
   return connects(AF_UNIX, type, reinterpret_cast<sockaddr const*>(&address), sizeof address);
 }
 
-bool port_answers(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  os::Fd const probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  // SAFETY: as above. Blocking: the loopback interface answers or refuses at once.
-  return probe &&
-         connect(probe.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) == 0;
-}
-
 std::function<bool()> readiness_of(Service service, wire::Config const& config) {
   auto const by_socket = [](std::string path, int type = SOCK_STREAM) -> std::function<bool()> {
     return [path = std::move(path), type] { return socket_answers(path, type); };
@@ -119,7 +106,7 @@ std::function<bool()> readiness_of(Service service, wire::Config const& config) 
     case Service::controller:
       return [] { return true; };
     case Service::proxy:
-      return [port = config.http_port] { return port_answers(port); };
+      return by_socket(config.proxy_socket());  // opened last, after both ports
   }
   return {};
 }

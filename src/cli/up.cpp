@@ -2,6 +2,7 @@
 
 #include "base/log.hpp"
 #include "cli/cluster.hpp"
+#include "cli/doctor.hpp"
 #include "cli/images.hpp"
 #include "cli/installation.hpp"
 #include "cli/layout.hpp"
@@ -229,6 +230,29 @@ base::Result<void> await_programs(wire::Config const& config) {
                                 tail_of_log(config, waiting_for)));
 }
 
+/// The first admin key, once. The database knows only its hash, so a key whose file is lost is
+/// replaced.
+base::Result<void> ensure_admin_key(wire::Config const& config) {
+  if (access(admin_key_path(config).c_str(), F_OK) == 0) return {};
+  auto as = identity_of(config.database_url.empty() ? Service::database : Service::api, config);
+  if (!as) return base::passing(as);
+  Program const program{.arguments = {config.program_dir + "/space-api",
+                                      "replace-admin-key",
+                                      "--config",
+                                      database_config_path(config)},
+                        .environment = plain_environment(),
+                        .as = std::move(*as)};
+  auto outcome = run_program(program);
+  if (!outcome) return base::passing(outcome, "make the first key");
+  if (outcome->exit_code != 0 || outcome->out.empty()) {
+    return base::fail(
+        base::Code::unavailable,
+        fmt::format(
+            "make the first key: space-api ended with {}: {}", outcome->exit_code, outcome->err));
+  }
+  return write_file(admin_key_path(config), outcome->out, 0600);
+}
+
 void show_programs(SupervisorState const& state) {
   for (auto const& service : state.services) {
     if (service.name == "migrate") continue;
@@ -336,6 +360,9 @@ int up(UpOptions const& options) {
     fmt::print("{}\n", service_config_path(config));
     return 0;
   }
+  if (auto const ports = probe_ports(config); ports.health == Health::broken) {
+    return complain({base::Code::conflict, ports.proof}, "Choose others: " + ports.fix);
+  }
   std::string build;
   auto prepared = prepare_host(config, from_dir, build);
   if (!prepared) return complain(prepared.error(), "What is wrong with this host: space doctor");
@@ -346,6 +373,8 @@ int up(UpOptions const& options) {
   if (!ready)
     return complain(ready.error(),
                     "It keeps trying; watch it with: space up   stop it with: space down");
+  auto key = ensure_admin_key(config);
+  if (!key) return complain(key.error());
   show_address(config, options);
   return 0;
 }
