@@ -66,9 +66,12 @@ std::optional<std::string> from_base64url(std::string_view text) {
 
 bool number_at(std::string_view text, std::size_t at, std::size_t digits, int& out) {
   if (at + digits > text.size()) return false;
-  auto const part = text.substr(at, digits);
-  auto const [end, error] = std::from_chars(part.data(), part.data() + digits, out);
-  return error == std::errc() && end == part.data() + digits && part[0] != '-';
+  out = 0;
+  for (char const c : text.substr(at, digits)) {
+    if (c < '0' || c > '9') return false;
+    out = out * 10 + (c - '0');
+  }
+  return true;
 }
 
 /// "Z", "+02:00" at the end of a time; minutes east of UTC.
