@@ -290,6 +290,26 @@ TEST(QemuVmm, AKillIsTriedAgainUntilTheLauncherAnswersAndThenStaysTheSame) {
   });
 }
 
+TEST(QemuVmm, KnowsWhenAFullPoolStoppedItsMachine) {
+  with_machine([](Machine* machine) -> awaitable<void> {
+    auto& launcher = machine->launcher;
+    auto settled = [&](bool stalled) -> awaitable<bool> {
+      for (int i = 0; i < 200 && machine->vmm->stalled() != stalled; ++i)
+        co_await async::sleep_for(milliseconds(5));
+      co_return machine->vmm->stalled() == stalled;
+    };
+    launcher.say(
+        launcher.control,
+        "{\"event\": \"BLOCK_IO_ERROR\", \"data\": {\"action\": \"report\", \"nospace\": true}}\n");
+    launcher.say(
+        launcher.control,
+        "{\"event\": \"BLOCK_IO_ERROR\", \"data\": {\"action\": \"stop\", \"nospace\": true}}\n");
+    EXPECT_TRUE(co_await settled(true));
+    launcher.say(launcher.control, "{\"event\": \"RESUME\"}\n");
+    EXPECT_TRUE(co_await settled(false));
+  });
+}
+
 TEST(QemuVmm, AFloodedConsoleKeepsItsNewestPart) {
   with_machine([](Machine* machine) -> awaitable<void> {
     std::string const block(64 * 1024, 'x');

@@ -47,6 +47,7 @@ struct Host {
   BootLimits boot_limits;
   std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
+  std::chrono::milliseconds health_patience{10'000};
   std::chrono::milliseconds health_repeat{
       1'000};  // between refusals, of which three in a row are an agent's loss
 };

@@ -140,9 +140,8 @@ async::Task<void> Sandbox::set_token(std::string access_token) {
   if (!reached.stream)
     co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
   auto const nonce = base::random_hex(16);
-  boost::json::object changes{{"init_key", entry_.init_key},
-                              {"nonce", nonce},
-                              {"accessToken", access_token}};
+  boost::json::object changes{
+      {"init_key", entry_.init_key}, {"nonce", nonce}, {"accessToken", access_token}};
   co_return co_await update_agent(std::move(reached.stream),
                                   std::move(changes),
                                   nonce,

@@ -61,9 +61,7 @@ asio::awaitable<void> Sandbox::take_over() {
 }
 
 asio::awaitable<void> Sandbox::watch() {
-  auto const first = co_await async::race(watch_health(), watch_machine());
-  if (first == async::First::left)
-    blame("agent_lost", "the agent in the guest no longer accepts connections");
+  co_await async::race(watch_health(), watch_machine());
 }
 
 asio::awaitable<void> Sandbox::watch_machine() {
@@ -87,15 +85,22 @@ asio::awaitable<void> Sandbox::mend_stalls() {
 }
 
 /// Until the agent is lost. Only a reset counts, three in a row: a guest that is busy, stopped or
-/// deaf on purpose is slow, and killing a slow machine would take its work along.
+/// deaf on purpose is slow, and killing a slow machine would take its work along. A halted kernel
+/// is the one that never answers again; it says so with its last line (`halt` leaves the machine
+/// on).
 asio::awaitable<void> Sandbox::watch_health() {
+  int silences = 0;
   for (int refusals = 0; refusals < refusals_of_a_lost_agent;) {
-    auto const pause = refusals == 0 ? host_.health_interval : host_.health_repeat;
-    co_await async::sleep_for(pause);
+    co_await async::sleep_for(refusals == 0 ? host_.health_interval : host_.health_repeat);
     auto const reached =
-        co_await host_.dialer.dial(slot(), wire::agent_port, std::chrono::milliseconds(10'000));
+        co_await host_.dialer.dial(slot(), wire::agent_port, host_.health_patience);
     refusals = reached.reached == Reached::refused ? refusals + 1 : 0;
+    silences = reached.reached == Reached::slow ? silences + 1 : 0;
+    if (silences >= 2 && console(200).find("reboot: System halted") != std::string::npos) {
+      co_return blame("guest_shutdown", "the guest was halted from inside");
+    }
   }
+  blame("agent_lost", "the agent in the guest no longer accepts connections");
 }
 
 asio::awaitable<void> Sandbox::end() {

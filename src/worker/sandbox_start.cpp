@@ -66,6 +66,7 @@ asio::awaitable<void> Sandbox::start() {
     base::log::info("sandbox_running",
                     {{"sandbox", id()}, {"epoch", epoch()}, {"ms", entry_.timeline.back().at_ms}});
     note_proof();
+    request_ = wire::StartSandbox();  // the guest knows its token and environment; we need not
     co_return become(State::running);
   }
   base::log::warn(

@@ -40,6 +40,8 @@ async::Task<void> Worker::open() {
         {{"what", guest_known_.error().message()}, {"detail", guest_known_.error().detail()}});
   auto const slots = co_await inspect_slots();
   std::vector<bool> claimed(slots.size(), false);
+  // Ends in the order in which they were: the oldest are forgotten first.
+  std::ranges::sort(loaded->entries, {}, &JournalEntry::ended_unix_ms);
   for (auto& entry : loaded->entries)
     adopt(std::move(entry), slots, claimed);
   for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
