@@ -50,9 +50,7 @@ Agent::~Agent() = default;
 
 asio::awaitable<void> Agent::close() {
   co_await server_->close(std::chrono::milliseconds(0));
-#ifdef SPACE_AGENT_HAS_FILES
   co_await files_->filesystem.close();
-#endif
   co_await processes_.close();
   tasks_.cancel();
   co_await tasks_.join();

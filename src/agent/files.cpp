@@ -55,11 +55,11 @@ FilesHandler::Answer<FilesHandler::Admitted> FilesHandler::admit(http::RequestHe
   if (refused) return std::unexpected(Refusal{401, *std::move(refused)});
 
   bool const named = query->username && !query->username->empty();
-  auto const& name = named ? *query->username : context_.default_user;
-  auto user = find_user(context_.etc_dir, name);
+  auto const name = named ? query->username : std::nullopt;
+  auto user = find_caller(context_.etc_dir, name, context_.default_user);
   if (!user)
-    return std::unexpected(
-        Refusal{401, fmt::format("error looking up user '{}': unknown user {}", name, name)});
+    return std::unexpected(Refusal{
+        401, fmt::format("error looking up user '{0}': unknown user {0}", name.value_or(""))});
   auto path = resolve_path(query->path.value_or(""), *user, context_.default_workdir);
   if (!path) return std::unexpected(Refusal{400, path.error().message()});
   return Admitted{

@@ -96,11 +96,12 @@ asio::awaitable<void> FilesHandler::compose(http::Request& request,
     co_return co_await refuse(response, {400, "source_paths must not be empty"});
   if (asked->destination.empty())
     co_return co_await refuse(response, {400, "destination is required"});
-  auto const name = asked->username.value_or(context_.default_user);
-  auto const user = find_user(context_.etc_dir, name);
+  auto const user = find_caller(context_.etc_dir, asked->username, context_.default_user);
   if (!user)
-    co_return co_await refuse(
-        response, {401, fmt::format("error looking up user '{}': unknown user {}", name, name)});
+    co_return co_await refuse(response,
+                              {401,
+                               fmt::format("error looking up user '{0}': unknown user {0}",
+                                           asked->username.value_or(""))});
 
   std::vector<std::string> sources;
   for (auto const& source : asked->source_paths) {

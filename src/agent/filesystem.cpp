@@ -54,7 +54,7 @@ RpcKind FilesystemService::kind_of(std::string_view method) const {
 }
 
 RpcResult<User> FilesystemService::user_of(RpcCall const& call) const {
-  auto user = find_user(context_.etc_dir, call.username.value_or(context_.default_user));
+  auto user = find_caller(context_.etc_dir, call.username, context_.default_user);
   if (!user) return std::unexpected(rpc_error_of(user.error()));
   return *std::move(user);
 }

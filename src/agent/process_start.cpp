@@ -86,7 +86,7 @@ struct ProcessService::Start {
   std::optional<std::string> tag;
   bool with_input = true;
   std::optional<TerminalSize> terminal;
-  std::string username;
+  std::optional<std::string> username;  // nothing: the default one
   std::optional<base::Deadline> deadline;
 };
 
@@ -127,7 +127,7 @@ RpcResult<ProcessService::CommandRef> ProcessService::start(RpcCall const& call,
     }
     if (auto bad = pty_fields.problem()) return std::unexpected(std::move(*bad));
   }
-  start.username = call.username.value_or(context_.default_user);
+  start.username = call.username;
   start.deadline = call.deadline;
   return launch(std::move(start));
 }
@@ -180,7 +180,7 @@ RpcResult<ProcessService::CommandRef> ProcessService::launch(Start start) {
                     fmt::format("{} commands run already", running_.size()));
   }
   if (SPACE_FAULT("agent.command.spawn")) return rpc_fail(RpcCode::internal, "fault point");
-  auto const user = find_user(context_.etc_dir, start.username);
+  auto const user = find_caller(context_.etc_dir, start.username, context_.default_user);
   if (!user) return std::unexpected(rpc_error_of(user.error()));
   auto plan = plan_of(start, *user);
   if (!plan) return std::unexpected(std::move(plan.error()));

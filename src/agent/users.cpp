@@ -75,7 +75,32 @@ std::vector<gid_t> groups_of(std::string const& etc_dir, std::string_view name, 
   return groups;
 }
 
+std::optional<User> user_without_a_line(std::string const& etc_dir, std::string_view name) {
+  if (name == "root") return User{"root", 0, 0, "/", "/bin/sh", {}};
+  auto const uid = number_of(name);
+  if (!uid) return std::nullopt;
+  User out{std::string(name), *uid, 0, "/", "/bin/sh", {}};
+  bool found = false;
+  each_line(content_of(etc_dir + "/passwd"), 7, [&](auto const& fields) {
+    auto const gid = number_of(fields[3]);
+    if (found || number_of(fields[2]) != uid || !gid) return;
+    found = true;
+    out = User{
+        std::string(fields[0]), *uid, *gid, std::string(fields[5]), std::string(fields[6]), {}};
+  });
+  return out;
+}
+
 }  // namespace
+
+base::Result<User> find_caller(std::string const& etc_dir,
+                               std::optional<std::string> const& named,
+                               std::string const& default_user) {
+  if (named) return find_user(etc_dir, *named);
+  auto user = find_user(etc_dir, default_user);
+  if (!user) return find_user(etc_dir, "root");
+  return user;
+}
 
 base::Result<User> find_user(std::string const& etc_dir, std::string_view name) {
   std::optional<User> found;
@@ -85,11 +110,12 @@ base::Result<User> find_user(std::string const& etc_dir, std::string_view name) 
     if (found || fields[0] != name || !uid || !gid) return;
     found = User{std::string(name), *uid, *gid, std::string(fields[5]), std::string(fields[6]), {}};
   });
+  if (!found) found = user_without_a_line(etc_dir, name);
   if (!found)
     return base::fail(base::Code::unauthenticated, fmt::format("invalid username: '{}'", name));
   if (!found->home.starts_with('/')) found->home = "/";
   if (found->shell.empty()) found->shell = "/bin/sh";
-  found->groups = groups_of(etc_dir, name, found->gid);
+  found->groups = groups_of(etc_dir, found->name, found->gid);
   return *std::move(found);
 }
 

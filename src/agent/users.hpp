@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,15 @@ struct User {
 };
 
 /// `unauthenticated` with "invalid username: 'x'" when there is no such user in `etc_dir`/passwd.
+/// Images need not have that file: "root" exists always, and a decimal number is a user id (of
+/// nobody in particular when no line has it).
 base::Result<User> find_user(std::string const& etc_dir, std::string_view name);
+
+/// The user of a request: the one it names, else the default one, else (in an image that has no
+/// such user) root, as whom everything in such images runs elsewhere.
+base::Result<User> find_caller(std::string const& etc_dir,
+                               std::optional<std::string> const& named,
+                               std::string const& default_user);
 
 /// Names for the owners of files; the number as text when a number has no name.
 class OwnerNames {

@@ -54,6 +54,32 @@ TEST_F(Users, AnUnknownNameIsUnauthenticatedAndNamed) {
   }
 }
 
+TEST_F(Users, AnImageWithoutAPasswdFileHasRootAndNumbers) {
+  auto const root = find_user(etc_, "root");
+  ASSERT_TRUE(root);
+  EXPECT_EQ(root->uid, 0U);
+  EXPECT_EQ(root->home, "/");
+  EXPECT_EQ(root->groups, (std::vector<gid_t>{0}));
+  auto const number = find_user(etc_, "1234");
+  ASSERT_TRUE(number);
+  EXPECT_EQ(number->uid, 1234U);
+  EXPECT_EQ(number->gid, 0U);
+  write("passwd", "me:x:1234:77::/home/me:/bin/zsh\n");
+  auto const known = find_user(etc_, "1234");
+  ASSERT_TRUE(known);
+  EXPECT_EQ(known->name, "me");
+  EXPECT_EQ(known->gid, 77U);
+  for (auto const* name : {"-1", "4294967295", "1 ", "0x1"})
+    EXPECT_FALSE(find_user(etc_, name)) << name;
+}
+
+TEST_F(Users, WhoNamesNobodyIsTheDefaultUserOrRootWhereThereIsNone) {
+  EXPECT_EQ(find_caller(etc_, std::nullopt, "user").value().name, "root");
+  EXPECT_FALSE(find_caller(etc_, "user", "user")) << "who is named has to exist";
+  write("passwd", "user:x:1000:1000::/home/user:/bin/sh\n");
+  EXPECT_EQ(find_caller(etc_, std::nullopt, "user").value().uid, 1000U);
+}
+
 TEST_F(Users, HostileLinesAreSkipped) {
   write("passwd",
         std::string("evil:x:-1:0::/:/bin/sh\nevil:x:4294967295:0::/:/x\nevil:x:99999999999:0::/:/"
@@ -71,7 +97,7 @@ TEST_F(Users, HostileLinesAreSkipped) {
 
 TEST_F(Users, APipeInPlaceOfAFileHangsNobody) {
   ASSERT_EQ(::mkfifo((etc_ + "/passwd").c_str(), 0644), 0);
-  EXPECT_FALSE(find_user(etc_, "root"));
+  EXPECT_FALSE(find_user(etc_, "user"));
 }
 
 TEST_F(Users, AHugeFileIsReadOnlyToItsBound) {
