@@ -111,7 +111,7 @@ async::Task<void> Bench::measure(Sample* sample, std::string* sandbox) {
   if (!shown) co_return base::passing(shown, "timeline");
   if (auto const* steps = member_of(*shown, "timeline").if_array()) {
     for (auto const& step : *steps)
-      sample->parts.emplace_back("worker: " + text_of(step, "step"), decimal_of(step, "at_ms"));
+      sample->parts.emplace_back(text_of(step, "step"), decimal_of(step, "at_ms"));
   }
   sample->parts.emplace_back("answer: running", running_ms);
   sample->parts.emplace_back("first output", output_ms);

@@ -14,6 +14,7 @@ namespace cli {
 namespace {
 
 constexpr std::size_t input_chunk = 65536;
+constexpr int killed = 128 + SIGKILL;
 
 /// A pipe, a file or a socket on stdin is meant for the command; a terminal (without --tty) or
 /// /dev/null is not.
@@ -169,9 +170,18 @@ asio::awaitable<int> exec(Session session, ExecOptions options) {
   async::TaskGroup group(co_await asio::this_coro::executor);
   if (with_input) group.spawn("stdin", attached.feed());
   group.spawn("signals", attached.pass_signals());
-  int const code = co_await attached.follow();
+  auto const begun = base::system_clock().steady_now();
+  int code = co_await attached.follow();
   group.cancel();
   co_await group.join();
+  auto const limit =
+      options.timeout.empty() ? base::Result<std::uint32_t>(0U) : parse_duration(options.timeout);
+  auto const took = base::system_clock().steady_now() - begun;
+  if (code == killed && limit && *limit > 0 && took >= std::chrono::seconds(*limit)) {
+    session.out.note(
+        fmt::format("space: its time of {} was over, so it was killed", options.timeout));
+    code = base::exit_code_of(base::Code::deadline_exceeded);
+  }
   co_return code;
 }
 
