@@ -105,21 +105,22 @@ async::Task<void> Api::run() {
     base::log::info("serving",
                     {{"socket", config_.api_socket()}, {"routes", router_.routes().size()}});
     async::Signal never(executor_);
-    std::exception_ptr interrupted;
+    co_await asio::this_coro::throw_if_cancelled(false);
     try {
       co_await never.wait();
     } catch (boost::system::system_error const&) {
-      interrupted = std::current_exception();  // the signal to end
+      base::log::info("ending");
     }
   }
+  // What follows has to run although we were cancelled.
+  co_await asio::this_coro::throw_if_cancelled(false);
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   auto closing = close();
   co_await std::move(closing);
   co_return listening;
 }
 
 asio::awaitable<void> Api::close() {
-  // We may be here because we were cancelled: what follows has to run all the same.
-  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await public_server_.close(std::chrono::seconds(2));
   co_await internal_server_.close(std::chrono::milliseconds(100));
   co_await service_.close();

@@ -170,7 +170,7 @@ async::Task<Reply> Front::answer(Exchange& exchange) {
   auto const& match = exchange.match;
   if (!match.allowed.empty() && Cors::is_preflight(head)) {
     auto preflight = cors_.preflight(head, match.allowed);
-    exchange.extra = {};
+    exchange.extra = {{"X-Request-Id", exchange.request_id}};
     Reply reply;
     reply.status = preflight.status;
     reply.headers = std::move(preflight.headers);

@@ -94,13 +94,13 @@ std::string printable(std::string_view text, std::size_t most) {
     auto const byte = static_cast<unsigned char>(c);
     out += byte < 0x20 || byte == 0x7f ? ' ' : c;
   }
-  // Cut in the middle of a character, or never UTF-8 at all.
-  for (int i = 0; i < 3 && !domain::is_utf8(out); ++i)
-    out.pop_back();
-  if (!domain::is_utf8(out)) {
-    for (char& c : out)
-      if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  }
+  // Perhaps it was only cut in the middle of a character.
+  auto whole = out;
+  for (int i = 0; i < 3 && !whole.empty() && !domain::is_utf8(whole); ++i)
+    whole.pop_back();
+  if (!whole.empty() && domain::is_utf8(whole)) return whole;
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   return out;
 }
 
@@ -184,7 +184,7 @@ http::RequestHead GuestClient::head_of(GuestTarget const& target,
   http::RequestHead head;
   head.method = std::move(method);
   head.target = std::move(path);
-  head.headers.add("Host", "sandbox");
+  head.headers.add("Host", "localhost");
   head.headers.add("E2b-Sandbox-Id", target.sandbox);
   head.headers.add("E2b-Sandbox-Port", std::to_string(wire::agent_port));
   if (!target.token.empty()) head.headers.add("X-Access-Token", target.token);

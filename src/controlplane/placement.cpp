@@ -42,14 +42,19 @@ Nodes::Nodes(store::Store& store, WorkerClient& workers)
 asio::awaitable<void> Nodes::run() {
   for (;;) {
     auto const next = base::system_clock().in(report_every);
-    co_await refresh();
+    auto const now = base::system_clock().steady_now();
+    if (nodes_.empty() || now - listed_at_ >= list_every) co_await read_list();
+    co_await ask_all();
     co_await async::sleep_until(next);
   }
 }
 
 asio::awaitable<void> Nodes::refresh() {
-  auto const now = base::system_clock().steady_now();
-  if (nodes_.empty() || now - listed_at_ >= list_every) co_await read_list();
+  co_await read_list();
+  co_await ask_all();
+}
+
+asio::awaitable<void> Nodes::ask_all() {
   std::vector<std::string> names;
   for (auto const& [name, seen] : nodes_)
     names.push_back(name);

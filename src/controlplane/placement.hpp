@@ -15,7 +15,7 @@ class Nodes {
   /// Until cancelled: reads the list of nodes every few seconds, asks each for its report every
   /// second.
   asio::awaitable<void> run();
-  /// One round of both, now. For tests and the start.
+  /// One round of both, now. For tests.
   asio::awaitable<void> refresh();
 
   base::Result<domain::Placement::Reservation> choose(domain::PlacementRequest const& request,
@@ -35,6 +35,7 @@ class Nodes {
 
  private:
   asio::awaitable<void> read_list();
+  asio::awaitable<void> ask_all();
   asio::awaitable<void> ask(std::string name);
 
   store::Store& store_;
