@@ -86,7 +86,13 @@ asio::awaitable<int> sandbox_create(Session session, CreateOptions options) {
                                 std::move(target),
                                 std::move(*body),
                                 base::system_clock().in(std::chrono::seconds(wait_seconds + 30)));
-  if (!made) co_return session.out.fail(made.error(), next_step_for(made.error().code()));
+  if (!made) {
+    auto const code = made.error().code();
+    co_return session.out.fail(made.error(),
+                               code == base::Code::not_found
+                                   ? "See what there is: space template list"
+                                   : next_step_for(code));
+  }
   auto const& sandbox = member_of(*made, "sandbox");
   if (session.out.as_json())
     session.out.document(*made);

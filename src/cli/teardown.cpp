@@ -43,8 +43,9 @@ async::Task<Listing> Worker::list() {
 asio::awaitable<void> Worker::end(std::string sandbox,
                                   std::uint64_t epoch,
                                   base::Deadline deadline) {
-  http::RequestHead head{
-      "DELETE", fmt::format("/sandboxes/{}?epoch={}", sandbox, epoch), {{"Host", "worker"}}};
+  http::RequestHead head{"DELETE",
+                         fmt::format("/sandboxes/{}?epoch={}&cause=host_stopped", sandbox, epoch),
+                         {{"Host", "worker"}}};
   auto done = co_await client_.request(std::move(head), {}, deadline);
   if (done && done->status / 100 == 2) {
     base::log::info("sandbox_ended", {{"sandbox", sandbox}});

@@ -202,6 +202,7 @@ SandboxEvent event_of(EndReason reason) noexcept {
 EndReason reason_of_cause(std::string_view cause) noexcept {
   if (cause == "deleted") return EndReason::user;
   if (cause == "vmm_killed" || cause == "vmm_crashed") return EndReason::vmm_exit;
+  if (cause == "host_stopped") return EndReason::host_lost;
   if (cause == "vmm_out_of_memory") return EndReason::out_of_memory;
   if (cause == "guest_shutdown" || cause == "guest_reboot" || cause == "guest_panic" ||
       cause == "agent_lost" || cause == "start_failed") {

@@ -162,6 +162,7 @@ TEST(EndReasons, CausesOfAWorkerAreUnderstoodAndStrangeOnesAreUnknown) {
   EXPECT_EQ(reason_of_cause("guest_reboot"), EndReason::guest_reboot);
   EXPECT_EQ(reason_of_cause("guest_panic"), EndReason::guest_panic);
   EXPECT_EQ(reason_of_cause("vmm_killed"), EndReason::vmm_exit);
+  EXPECT_EQ(reason_of_cause("host_stopped"), EndReason::host_lost);
   EXPECT_EQ(reason_of_cause("vmm_crashed"), EndReason::vmm_exit);
   EXPECT_EQ(reason_of_cause("vmm_out_of_memory"), EndReason::out_of_memory);
   EXPECT_EQ(reason_of_cause("agent_lost"), EndReason::agent_lost);

@@ -11,7 +11,8 @@
 ///   POST   /sandboxes          StartSandbox → WorkerSandbox   (returns when the agent has answered; idempotent
 ///                                             per id + epoch: a repeat waits for or returns the first one's result)
 ///   GET    /sandboxes/{id}                  → WorkerSandbox
-///   DELETE /sandboxes/{id}?epoch=N          → 200 EndedSandbox when everything is released; also when it never was here
+///   DELETE /sandboxes/{id}?epoch=N[&cause=host_stopped]
+///                                           → 200 EndedSandbox when everything is released; also when it never was here
 ///   PUT    /sandboxes/{id}/token  SetToken  → 204 (the agent knows the new token)
 ///   GET    /sandboxes/{id}/metrics          → the agent's /metrics
 ///   GET    /sandboxes/{id}/console          → text/plain, the last 64 KiB of the guest's console
@@ -62,7 +63,7 @@ BOOST_DESCRIBE_STRUCT(WorkerSandbox, (),
 struct EndedSandbox {
   std::string sandbox;
   std::uint64_t epoch = 0;
-  /// deleted (asked for), guest_shutdown, guest_reboot, guest_panic, vmm_killed, vmm_out_of_memory, vmm_crashed,
+  /// deleted (asked for), host_stopped (the platform is being stopped), guest_shutdown, guest_reboot, guest_panic, vmm_killed, vmm_out_of_memory, vmm_crashed,
   /// agent_lost, start_failed, unknown
   std::string cause;
   std::string detail;        // a sentence for the owner, e.g. "the guest kernel panicked"

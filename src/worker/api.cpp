@@ -49,6 +49,18 @@ base::Result<std::uint64_t> epoch_of(std::string_view query) {
                     "epoch: a number of at least 1 is required in the query");
 }
 
+/// "deleted" unless the query says that the whole host is being stopped.
+base::Result<std::string> cause_of(std::string_view query) {
+  auto const fields = http::parse_query(query);
+  if (!fields) return std::unexpected(fields.error());
+  for (auto const& [name, value] : *fields) {
+    if (name != "cause") continue;
+    if (value == "deleted" || value == "host_stopped") return value;
+    return base::fail(base::Code::invalid_argument, "cause: deleted or host_stopped");
+  }
+  return "deleted";
+}
+
 std::unexpected<base::Error> no_such_route() {
   return base::fail(base::Code::not_found, "a worker has no such route");
 }
@@ -129,7 +141,9 @@ async::Task<http::Response> Api::start(http::Request* request) {
 async::Task<http::Response> Api::end(http::Request* request, std::string id) {
   auto const epoch = epoch_of(request->head.query());
   if (!epoch) co_return std::unexpected(epoch.error());
-  auto const ended = co_await worker_.end(std::move(id), *epoch);
+  auto cause = cause_of(request->head.query());
+  if (!cause) co_return std::unexpected(cause.error());
+  auto const ended = co_await worker_.end(std::move(id), *epoch, std::move(*cause));
   co_return respond(ended);
 }
 

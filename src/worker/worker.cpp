@@ -143,14 +143,17 @@ async::Task<wire::WorkerSandbox> Worker::outcome_of(std::shared_ptr<Sandbox> san
                        fmt::format("the sandbox has ended: {}", sandbox->entry().cause));
 }
 
-async::Task<wire::EndedSandbox> Worker::end(std::string sandbox, std::uint64_t epoch) {
+async::Task<wire::EndedSandbox> Worker::end(std::string sandbox,
+                                            std::uint64_t epoch,
+                                            std::string cause) {
   if (!base::SandboxId::parse(sandbox))
     co_return base::fail(base::Code::invalid_argument, "sandbox: not a sandbox id");
   if (epoch == 0) co_return base::fail(base::Code::invalid_argument, "epoch: at least 1");
   if (auto const here = find(sandbox)) {
     if (here->epoch() > epoch)
       co_return base::fail(base::Code::conflict, "a newer life of this sandbox is here");
-    here->ask_end("deleted", "");
+    std::string detail = cause == "deleted" ? "" : "the platform was stopped on its host";
+    here->ask_end(std::move(cause), std::move(detail));
     auto const ended = co_await async::run_until(base::system_clock().in(end_patience),
                                                  until(here, Sandbox::State::ended));
     if (ended == async::Ended::finished) co_return to_wire(here->entry());

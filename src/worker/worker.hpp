@@ -25,7 +25,10 @@ class Worker {
   /// Returns when the agent has answered, or nothing is left. Goes on when the caller leaves.
   async::Task<wire::WorkerSandbox> start(wire::StartSandbox request);
   /// Returns when everything is released; `unavailable` when that takes over a minute (it goes on).
-  async::Task<wire::EndedSandbox> end(std::string sandbox, std::uint64_t epoch);
+  /// `cause`: deleted, or host_stopped when it is this host that ends and not the sandbox's owner.
+  async::Task<wire::EndedSandbox> end(std::string sandbox,
+                                      std::uint64_t epoch,
+                                      std::string cause = "deleted");
 
   /// Null when it is not here (any more).
   std::shared_ptr<Sandbox> find(std::string const& sandbox) const;

@@ -100,6 +100,17 @@ TEST(Worker, StartsASandboxTellsItWhoItIsAndEndsItWithoutATrace) {
   });
 }
 
+TEST(Worker, AnEndBecauseTheHostStopsSaysSo) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    auto const request = Rig::request();
+    EXPECT_TRUE(co_await life->worker.start(request));
+    auto const ended = co_await life->worker.end(request.sandbox, request.epoch, "host_stopped");
+    EXPECT_EQ(ended->cause, "host_stopped");
+    EXPECT_EQ(ended->detail, "the platform was stopped on its host");
+    co_await expect_empty(rig, life);
+  });
+}
+
 TEST(Worker, ARepeatedStartGetsTheFirstOnesResultAndAnOlderLifeIsRefused) {
   with_worker([](Rig* rig, Life* life) -> awaitable<void> {
     auto request = Rig::request();
