@@ -123,9 +123,10 @@ class Exchange {
   asio::awaitable<void> run_stream(RpcCall call);
   asio::awaitable<RpcResult<std::unique_ptr<MessageSource>>> open_stream(RpcCall call);
   asio::awaitable<void> pump();
-  enum class Wrote : std::uint8_t { something, nothing, reader_gone };
+  enum class Wrote : std::uint8_t { something, nothing, the_end, reader_gone };
   asio::awaitable<Wrote> write_ready();
   asio::awaitable<void> finish_stream(RpcResult<void> result);
+  asio::awaitable<void> finish_body();
   asio::awaitable<void> run_client_stream(RpcCall call);
   asio::awaitable<RpcResult<json::value>> read_message_body();
   asio::awaitable<void> send(http::Response answer);
@@ -246,17 +247,21 @@ asio::awaitable<void> Exchange::run_stream(RpcCall call) {
   co_await async::race(std::move(pumping), std::move(gone));
 }
 
-/// Writes what is ready, in few and large pieces.
+/// Writes what is ready, in few and large pieces; with the last message goes the end of the stream.
 asio::awaitable<Exchange::Wrote> Exchange::write_ready() {
   std::string batch;
-  while (batch.size() < batch_bytes) {
+  bool drained = false;
+  while (!drained && batch.size() < batch_bytes) {
     auto const message = source_->take();
-    if (!message) break;
-    append_envelope(batch, envelope_message, *message);
+    drained = !message;
+    if (message) append_envelope(batch, envelope_message, *message);
   }
+  auto const result = drained ? source_->ended() : std::nullopt;
+  if (result) append_envelope(batch, envelope_end, end_payload(*result));
   if (batch.empty()) co_return Wrote::nothing;
   auto const written = co_await response_.write(batch);
-  co_return written ? Wrote::something : Wrote::reader_gone;
+  if (!written) co_return Wrote::reader_gone;
+  co_return result ? Wrote::the_end : Wrote::something;
 }
 
 asio::awaitable<void> Exchange::pump() {
@@ -272,13 +277,10 @@ asio::awaitable<void> Exchange::pump() {
     }
     auto const wrote = co_await write_ready();
     if (wrote == Wrote::reader_gone) co_return;
+    if (wrote == Wrote::the_end) co_return co_await finish_body();
     if (wrote == Wrote::something) {
       last_word = clock.steady_now();
       continue;
-    }
-    if (auto result = source_->ended()) {
-      co_await finish_stream(std::move(*result));
-      co_return;
     }
     auto const next_word = last_word + keepalive_;
     auto const wake = deadline_ ? std::min(*deadline_, next_word) : next_word;
@@ -294,14 +296,18 @@ asio::awaitable<void> Exchange::pump() {
   }
 }
 
+asio::awaitable<void> Exchange::finish_body() {
+  // Readers wait for the end of the HTTP body, so it must not be held back.
+  auto const finished = co_await response_.finish();
+  if (!finished) base::log::debug("rpc_end_lost", {{"what", finished.error().message()}});
+}
+
 asio::awaitable<void> Exchange::finish_stream(RpcResult<void> result) {
   std::string last;
   append_envelope(last, envelope_end, end_payload(result));
   auto const written = co_await response_.write(last);
   if (!written) co_return;
-  // Readers wait for the end of the HTTP body, so it must not be held back.
-  auto const finished = co_await response_.finish();
-  if (!finished) base::log::debug("rpc_end_lost", {{"what", finished.error().message()}});
+  co_await finish_body();
 }
 
 class BodyMessages final : public MessageReader {
