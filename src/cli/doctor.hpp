@@ -2,6 +2,7 @@
 
 #include "cli/output.hpp"
 #include "wire/config.hpp"
+#include "wire/worker.hpp"
 
 #include <boost/describe/enum.hpp>
 
@@ -38,6 +39,8 @@ Finding probe_disk_space(wire::Config const& config);
 Finding probe_ports(wire::Config const& config);
 Finding probe_programs(wire::Config const& config);
 Finding probe_emulator();
+/// What this host's worker says about itself; root and the platform's own users may ask.
+base::Result<wire::NodeReport> ask_worker(wire::Config const& config);
 /// Asks the worker what it proved; without one says what is known of /dev/kvm.
 Finding probe_accelerator(wire::Config const& config);
 

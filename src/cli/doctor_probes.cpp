@@ -56,27 +56,6 @@ std::string first_line(std::string const& path) {
   return line;
 }
 
-base::Result<wire::NodeReport> ask_worker(wire::Config const& config) {
-  base::Result<wire::NodeReport> result = base::fail(base::Code::unavailable, "not asked");
-  auto main = [&]() -> asio::awaitable<int> {
-    auto executor = co_await asio::this_coro::executor;
-    http::Client worker(executor,
-                        [path = config.worker_socket()] { return net::connect_unix(path); });
-    http::RequestHead head{"GET", "/node", {{"Host", "worker"}}};
-    auto response = co_await worker.request(std::move(head), {}, base::system_clock().in(5s));
-    if (!response) {
-      result = base::passing(response);
-    } else if (response->status != 200) {
-      result = base::fail(base::code_of_http_status(response->status), response->body);
-    } else {
-      result = wire::decode_text<wire::NodeReport>(response->body, wire::UnknownKeys::ignore);
-    }
-    co_return 0;
-  };
-  (void)async::run_main(main);
-  return result;
-}
-
 Finding kvm_without_worker(std::string const& why) {
   Finding finding{.what = "accelerator", .health = Health::degraded};
   os::Fd const kvm(open("/dev/kvm", O_RDWR | O_CLOEXEC));
@@ -160,6 +139,27 @@ bool may_listen(std::string const& address, std::uint16_t port) {
 }
 
 }  // namespace
+
+base::Result<wire::NodeReport> ask_worker(wire::Config const& config) {
+  base::Result<wire::NodeReport> result = base::fail(base::Code::unavailable, "not asked");
+  auto main = [&]() -> asio::awaitable<int> {
+    auto executor = co_await asio::this_coro::executor;
+    http::Client worker(executor,
+                        [path = config.worker_socket()] { return net::connect_unix(path); });
+    http::RequestHead head{"GET", "/node", {{"Host", "worker"}}};
+    auto response = co_await worker.request(std::move(head), {}, base::system_clock().in(5s));
+    if (!response) {
+      result = base::passing(response);
+    } else if (response->status != 200) {
+      result = base::fail(base::code_of_http_status(response->status), response->body);
+    } else {
+      result = wire::decode_text<wire::NodeReport>(response->body, wire::UnknownKeys::ignore);
+    }
+    co_return 0;
+  };
+  (void)async::run_main(main);
+  return result;
+}
 
 Finding probe_programs(wire::Config const& config) {
   auto state = read_supervisor(config);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include <poll.h>
 #include <unistd.h>
 
 namespace cli {
@@ -50,6 +51,28 @@ base::Result<void> purge(wire::Config const& config) {
 
 }  // namespace
 
+/// A supervisor that was killed leaves machines and slots behind, which only its programs can end:
+/// it is started once more for that.
+bool has_leftovers(wire::Config const& config) {
+  std::error_code failed;
+  fs::directory_iterator const slots(config.run_dir + "/hostd/slots", failed);
+  return !failed && slots != fs::directory_iterator();
+}
+
+base::Result<void> start_for_the_end(wire::Config const& config) {
+  auto started = start_supervisor(config, config.program_dir + "/space");
+  if (!started) return base::passing(started);
+  for (auto const limit = base::system_clock().in(std::chrono::seconds(60));
+       base::system_clock().steady_now() < limit;) {
+    auto state = read_supervisor(config);
+    if (!state) return base::passing(state);
+    if (state->state == "running") return {};
+    (void)poll(nullptr, 0, 100);
+  }
+  return base::fail(base::Code::deadline_exceeded,
+                    "the programs did not start to end what is left");
+}
+
 int down(DownOptions const& options) {
   auto const complain = [](base::Error const& error) {
     fmt::print(stderr, "space: {}\n", error.message());
@@ -67,6 +90,13 @@ int down(DownOptions const& options) {
   }
   if (!config) return complain(config.error());
   auto progress = Progress::on_stderr();
+  if (!read_supervisor(*config) && has_leftovers(*config)) {
+    progress.begin("find what a killed platform left");
+    if (auto started = start_for_the_end(*config); started)
+      progress.done();
+    else
+      progress.failed();
+  }
   if (read_supervisor(*config)) {
     progress.begin("stop the programs");
     auto stopped = stop_supervisor(*config, std::chrono::seconds(150));

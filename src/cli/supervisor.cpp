@@ -489,6 +489,8 @@ base::Result<int> supervise(wire::Config const& config) {
 }
 
 base::Result<pid_t> start_supervisor(wire::Config const& config, std::string const& space_program) {
+  // What one that was killed left behind would look like the new one's state.
+  unlink(state_path(config).c_str());
   auto environment = environment_of_programs();
   Program program{
       .arguments = {space_program, "supervise", "--config", database_config_path(config)},

@@ -1,6 +1,7 @@
 #include "cli/up.hpp"
 
 #include "base/log.hpp"
+#include "cli/await_build.hpp"
 #include "cli/cluster.hpp"
 #include "cli/doctor.hpp"
 #include "cli/images.hpp"
@@ -230,6 +231,24 @@ base::Result<void> await_programs(wire::Config const& config) {
                                 tail_of_log(config, waiting_for)));
 }
 
+/// KVM is proven by booting a guest under it, once per host, kernel and guest; a first sandbox
+/// would wait for that, so it is shown here. Not a failure when it takes longer: sandboxes wait by
+/// themselves.
+void await_accelerator(wire::Config const& config) {
+  constexpr auto limit = 60s;
+  auto progress = Progress::on_stderr();
+  progress.begin("prove the accelerator");
+  auto const start = base::system_clock().steady_now();
+  for (;;) {
+    auto node = ask_worker(config);
+    if (node && node->accelerator != "undecided") return progress.done(node->accelerator);
+    auto const passed = base::system_clock().steady_now() - start;
+    if (passed > limit) return progress.done(node ? "still trying" : node.error().message());
+    progress.update(static_cast<int>(passed * 100 / limit), "booting a guest under KVM");
+    (void)poll(nullptr, 0, 200);
+  }
+}
+
 /// The first admin key, once. The database knows only its hash, so a key whose file is lost is
 /// replaced.
 base::Result<void> ensure_admin_key(wire::Config const& config) {
@@ -373,8 +392,12 @@ int up(UpOptions const& options) {
   if (!ready)
     return complain(ready.error(),
                     "It keeps trying; watch it with: space up   stop it with: space down");
+  await_accelerator(config);
   auto key = ensure_admin_key(config);
   if (!key) return complain(key.error());
+  auto usable = await_build(config, build);
+  if (!usable)
+    return complain(usable.error(), "The programs run; their logs: " + config.data_dir + "/log");
   show_address(config, options);
   return 0;
 }
