@@ -10,9 +10,9 @@
 
 namespace agent {
 
-/// GET, HEAD and POST /files: whole files in and out, streamed, with the rights of the user that
-/// the query names; and POST /files/compose, which joins uploaded parts. Checks token or signature
-/// of /files itself (compose is behind the router's check).
+/// GET, HEAD and POST /files: whole files in and out, streamed, with root's rights; what is made
+/// belongs to the user that the query names. And POST /files/compose, which joins uploaded parts.
+/// Checks token or signature of /files itself (compose is behind the router's check).
 class FilesHandler final : public http::Handler {
  public:
   /// `context` outlives the handler.

@@ -2,7 +2,6 @@
 #include "agent/filesystem_copy.hpp"
 #include "agent/filesystem_tree.hpp"
 #include "agent/path.hpp"
-#include "agent/users_rights.hpp"
 #include "base/id.hpp"
 #include "os/fd.hpp"
 #include "wire/codec.hpp"
@@ -114,7 +113,7 @@ asio::awaitable<void> FilesHandler::compose(http::Request& request,
   auto composing = [sources, destination = *destination, user = *user] {
     return compose_files(sources, destination, user);
   };
-  auto const composed = co_await blocking_as(*user, std::move(composing));
+  auto const composed = co_await async::blocking(std::move(composing));
   if (!composed) co_return co_await refuse(response, refusal_of(composed.error()));
   json::object const answer{{"path", as_utf8(*destination)},
                             {"name", as_utf8(base_name(*destination))},

@@ -2,7 +2,6 @@
 #include "agent/files_negotiate.hpp"
 #include "agent/gzip.hpp"
 #include "agent/path.hpp"
-#include "agent/users_rights.hpp"
 #include "os/fd.hpp"
 
 #include <sys/stat.h>
@@ -199,7 +198,7 @@ asio::awaitable<void> FilesHandler::download(Admitted admitted,
                                              http::Request& request,
                                              http::ResponseWriter& response) const {
   auto opening = [path = admitted.path] { return open_source(path); };
-  auto source = co_await blocking_as(admitted.user, std::move(opening));
+  auto source = co_await async::blocking(std::move(opening));
   if (!source) co_return co_await refuse(response, refusal_of(source.error()));
   auto plan = plan_download(*source, admitted.path, request.head);
   if (plan.status == 406) {

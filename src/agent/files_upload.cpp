@@ -3,7 +3,6 @@
 #include "agent/gzip.hpp"
 #include "agent/multipart.hpp"
 #include "agent/path.hpp"
-#include "agent/users_rights.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -146,7 +145,7 @@ class FilesHandler::Upload {
       writer_->discard();
       return true;
     };
-    co_await blocking_as(admitted_.user, std::move(discarding));
+    co_await async::blocking(std::move(discarding));
     writer_.reset();
   }
 
@@ -227,7 +226,7 @@ class FilesHandler::Upload {
     auto opening = [path = std::move(path), user = admitted_.user]() mutable {
       return FileWriter::open(std::move(path), user);
     };
-    auto opened = co_await blocking_as(admitted_.user, std::move(opening));
+    auto opened = co_await async::blocking(std::move(opening));
     if (!opened) co_return refusal_of(opened.error());
     writer_.emplace(*std::move(opened));
     co_return std::nullopt;
@@ -252,7 +251,7 @@ class FilesHandler::Upload {
     auto problem = co_await flush();
     if (problem) co_return problem;
     auto finishing = [this] { return writer_->finish(metadata_); };
-    auto const finished = co_await blocking_as(admitted_.user, std::move(finishing));
+    auto const finished = co_await async::blocking(std::move(finishing));
     if (!finished) co_return refusal_of(finished.error());
     done_.push_back(writer_->path());
     writer_.reset();

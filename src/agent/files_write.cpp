@@ -62,7 +62,7 @@ FileResult<FileWriter> FileWriter::open(std::string path, User const& user) {
     return file_fail_errno(errno, "look at", writer.path_);
   if (!S_ISREG(status.st_mode))
     return file_fail(EINVAL, fmt::format("path is not a regular file: {}", writer.path_));
-  // Somebody else's file that the user may write stays theirs.
+  // EPERM: the agent is not root, which only tests are.
   if (::fchown(writer.file_.get(), user.uid, user.gid) != 0 && errno != EPERM) {
     auto failed = file_fail_errno(errno, "change the owner of", writer.path_);
     writer.discard();

@@ -9,14 +9,12 @@
 
 namespace agent {
 
-/// One file that is being uploaded: made or emptied at once, filled in place. All of it blocks;
-/// open() and discard() want the rights of the user (ActingAs), write() and finish() only the
-/// descriptor.
+/// One file that is being uploaded: made or emptied at once, filled in place. All of it blocks.
 class FileWriter {
  public:
   /// Makes missing parents. A new file is created, then chowned, then written, in exactly these
-  /// steps, because watchers count them; an existing one is chowned (where the user may), then
-  /// emptied, and keeps its mode. Errors: EISDIR for a directory, EINVAL for what is no regular
+  /// steps, because watchers count them; an existing one is chowned, then emptied, and keeps its
+  /// mode. Errors: EISDIR for a directory, EINVAL for what is no regular
   /// file.
   static FileResult<FileWriter> open(std::string path, User const& user);
 

@@ -3,7 +3,6 @@
 #include "agent/filesystem_entry.hpp"
 #include "agent/filesystem_tree.hpp"
 #include "agent/path.hpp"
-#include "agent/users_rights.hpp"
 #include "agent/watch_stream.hpp"
 
 #include <boost/json/array.hpp>
@@ -104,7 +103,7 @@ FilesystemService::Answer FilesystemService::stat(Caller caller) {
   auto work = [path = std::move(caller.path), etc_dir = context_.etc_dir] {
     return entry_answer(path, etc_dir);
   };
-  co_return co_await blocking_as(std::move(caller.user), std::move(work));
+  co_return co_await async::blocking(std::move(work));
 }
 
 FilesystemService::Answer FilesystemService::make_dir(Caller caller) {
@@ -115,14 +114,14 @@ FilesystemService::Answer FilesystemService::make_dir(Caller caller) {
     if (!made) return std::unexpected(rpc_error_of(made.error()));
     return entry_answer(path, etc_dir);
   };
-  co_return co_await blocking_as(std::move(caller.user), std::move(work));
+  co_return co_await async::blocking(std::move(work));
 }
 
 FilesystemService::Answer FilesystemService::list_dir(Caller caller, std::uint32_t depth) {
   auto work = [path = std::move(caller.path), depth, etc_dir = context_.etc_dir] {
     return list_answer(path, depth, etc_dir);
   };
-  co_return co_await blocking_as(std::move(caller.user), std::move(work));
+  co_return co_await async::blocking(std::move(work));
 }
 
 FilesystemService::Answer FilesystemService::remove(Caller caller) {
@@ -131,7 +130,7 @@ FilesystemService::Answer FilesystemService::remove(Caller caller) {
     if (!removed) return std::unexpected(rpc_error_of(removed.error()));
     return json::value(json::object());
   };
-  co_return co_await blocking_as(std::move(caller.user), std::move(work));
+  co_return co_await async::blocking(std::move(work));
 }
 
 FilesystemService::Answer FilesystemService::move(RpcCall call, json::value message) {
@@ -155,7 +154,7 @@ FilesystemService::Answer FilesystemService::move(RpcCall call, json::value mess
     if (!moved) return std::unexpected(rpc_error_of(moved.error()));
     return entry_answer(destination, etc_dir);
   };
-  co_return co_await blocking_as(*std::move(user), std::move(work));
+  co_return co_await async::blocking(std::move(work));
 }
 
 }  // namespace agent

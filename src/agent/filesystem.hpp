@@ -13,9 +13,10 @@ namespace agent {
 
 struct PolledWatch;
 
-/// filesystem.Filesystem: look, list, make, move, remove and watch, with the rights of the user who
-/// asks. Blocking work runs on the pool. Watchers that clients poll live here until they are
-/// removed; awaited close() ends them.
+/// filesystem.Filesystem: look, list, make, move, remove and watch, with root's rights: the user
+/// who is named decides where relative paths begin and who owns what is made. Whoever may call this
+/// may run commands as root, too, so it is no way around anything. Blocking work runs on the pool.
+/// Watchers that clients poll live here until they are removed; awaited close() ends them.
 class FilesystemService final : public RpcService {
  public:
   static constexpr std::size_t entries_max = 100'000;  // of one ListDir

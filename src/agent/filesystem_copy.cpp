@@ -23,8 +23,7 @@ namespace {
 
 FileResult<void> copy_node(std::string const& from, std::string const& to);
 
-/// Owner and times are kept where the user may; the mode always (after the owner, which clears
-/// set-id bits).
+/// Owner, mode (after the owner, whose change clears set-id bits) and times are kept.
 FileResult<void> copy_attributes(std::string const& to, struct stat const& status) {
   if (::lchown(to.c_str(), status.st_uid, status.st_gid) != 0 && errno != EPERM)
     return file_fail_errno(errno, "change the owner of", to);

@@ -12,7 +12,7 @@
 #include <vector>
 
 /// What clients are told about one file: the message filesystem.EntryInfo. Everything here blocks
-/// and runs on the pool, with the rights of the user who asks.
+/// and runs on the pool.
 namespace agent {
 
 enum class EntryType : std::uint8_t { unspecified, file, directory };

@@ -3,8 +3,7 @@
 #include "agent/filesystem_failure.hpp"
 #include "agent/users.hpp"
 
-/// Changes to the tree: made, moved and removed with the rights of whoever calls (see ActingAs).
-/// All of it blocks.
+/// Changes to the tree. All of it blocks.
 namespace agent {
 
 /// Makes `path` and the parents it lacks, 0755 and owned by the user. Fine when they exist already,

@@ -16,11 +16,9 @@ struct OpenedWatch {
   os::Fd readable;
 };
 
-asio::awaitable<RpcResult<OpenedWatch>> open_watch(User user,
-                                                   std::string path,
-                                                   WatchOptions options) {
+asio::awaitable<RpcResult<OpenedWatch>> open_watch(std::string path, WatchOptions options) {
   auto opening = [path = std::move(path), options] { return Watch::open(path, options); };
-  auto opened = co_await blocking_as(std::move(user), std::move(opening));
+  auto opened = co_await async::blocking(std::move(opening));
   if (!opened) co_return std::unexpected(rpc_error_of(opened.error()));
   auto readable = (*opened)->descriptor().duplicate();
   if (!readable) co_return std::unexpected(rpc_error_of(readable.error()));
@@ -64,29 +62,22 @@ asio::awaitable<RpcResult<std::unique_ptr<MessageSource>>> FilesystemService::op
   auto const options = options_of(message);
   if (!options) co_return std::unexpected(options.error());
   if (auto allowed = may_watch(); !allowed) co_return std::unexpected(allowed.error());
-  auto opened = co_await open_watch(caller->user, caller->path, *options);
+  auto opened = co_await open_watch(caller->path, *options);
   if (!opened) co_return std::unexpected(opened.error());
-  co_return make_watch_source(executor_,
-                              std::move(opened->watch),
-                              std::move(opened->readable),
-                              std::move(caller->user),
-                              context_.etc_dir,
-                              streams_);
+  co_return make_watch_source(
+      executor_, std::move(opened->watch), std::move(opened->readable), context_.etc_dir, streams_);
 }
 
 FilesystemService::Answer FilesystemService::create_watcher(Caller caller, json::value message) {
   auto const options = options_of(message);
   if (!options) co_return std::unexpected(options.error());
   if (auto allowed = may_watch(); !allowed) co_return std::unexpected(allowed.error());
-  auto opened = co_await open_watch(caller.user, caller.path, *options);
+  auto opened = co_await open_watch(caller.path, *options);
   if (!opened) co_return std::unexpected(opened.error());
   // Others may have come while this one was opened.
   if (auto allowed = may_watch(); !allowed) co_return std::unexpected(allowed.error());
-  auto watch = std::make_shared<PolledWatch>(executor_,
-                                             std::move(opened->watch),
-                                             std::move(opened->readable),
-                                             std::move(caller.user),
-                                             context_.etc_dir);
+  auto watch = std::make_shared<PolledWatch>(
+      executor_, std::move(opened->watch), std::move(opened->readable), context_.etc_dir);
   auto const id = base::make_short_id('w');
   polled_.emplace(id, watch);
   tasks_.spawn("watcher", follow(std::move(watch)));

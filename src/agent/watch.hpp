@@ -33,8 +33,7 @@ struct WatchOptions {
 };
 
 /// The changes below one directory, by inotify. Blocking and without a thread of its own: whoever
-/// has the descriptor readable calls drain(), with the rights of the user who watches. One thread
-/// at a time.
+/// has the descriptor readable calls drain(). One thread at a time.
 ///
 /// A recursive watch follows directories that come later. What was put into such a directory before
 /// we got to it is reported as if we had seen it: CREATE for everything, WRITE for files with

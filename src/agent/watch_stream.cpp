@@ -16,12 +16,10 @@ class WatchSource final : public MessageSource {
   WatchSource(asio::any_io_executor executor,
               std::unique_ptr<Watch> watch,
               os::Fd readable,
-              User user,
               std::string const& etc_dir,
               std::shared_ptr<std::size_t> streams)
       : watch_(std::move(watch)),
         ready_(executor, std::move(readable)),
-        user_(std::move(user)),
         names_(etc_dir),
         streams_(std::move(streams)) {
     ++*streams_;
@@ -46,7 +44,7 @@ class WatchSource final : public MessageSource {
     if (!watch_->empty()) co_return;
     co_await ready_.wait_readable();
     auto draining = [watch = watch_.get()] { return watch->drain(stream_kept_max); };
-    co_await blocking_as(user_, std::move(draining));
+    co_await async::blocking(std::move(draining));
   }
 
   std::string keepalive() const override { return R"({"keepalive":{}})"; }
@@ -54,7 +52,6 @@ class WatchSource final : public MessageSource {
  private:
   std::unique_ptr<Watch> watch_;
   PipeEnd ready_;
-  User user_;
   OwnerNames names_;
   std::shared_ptr<std::size_t> streams_;
   bool started_ = false;
@@ -76,25 +73,18 @@ RpcResult<json::value> drained_events(Watch& watch, std::string const& etc_dir) 
 std::unique_ptr<MessageSource> make_watch_source(asio::any_io_executor executor,
                                                  std::unique_ptr<Watch> watch,
                                                  os::Fd readable,
-                                                 User user,
                                                  std::string const& etc_dir,
                                                  std::shared_ptr<std::size_t> streams) {
-  return std::make_unique<WatchSource>(executor,
-                                       std::move(watch),
-                                       std::move(readable),
-                                       std::move(user),
-                                       etc_dir,
-                                       std::move(streams));
+  return std::make_unique<WatchSource>(
+      executor, std::move(watch), std::move(readable), etc_dir, std::move(streams));
 }
 
 PolledWatch::PolledWatch(asio::any_io_executor executor,
                          std::unique_ptr<Watch> opened,
                          os::Fd readable,
-                         User of,
                          std::string etc)
     : watch(std::move(opened)),
       ready(executor, std::move(readable)),
-      user(std::move(of)),
       etc_dir(std::move(etc)),
       turns(executor),
       taken(executor) {}
@@ -106,7 +96,7 @@ asio::awaitable<void> PolledWatch::follow_once() {
   {
     auto const turn = co_await turns.enter();
     auto draining = [this] { return watch->drain(kept_max); };
-    drained = co_await blocking_as(user, std::move(draining));
+    drained = co_await async::blocking(std::move(draining));
   }
   if (drained == Watch::Drained::until_full && !removed) co_await taken.wait();
 }
@@ -114,7 +104,7 @@ asio::awaitable<void> PolledWatch::follow_once() {
 asio::awaitable<RpcResult<json::value>> PolledWatch::events() {
   auto const turn = co_await turns.enter();
   auto draining = [this] { return drained_events(*watch, etc_dir); };
-  auto answer = co_await blocking_as(user, std::move(draining));
+  auto answer = co_await async::blocking(std::move(draining));
   taken.notify_all();
   co_return answer;
 }

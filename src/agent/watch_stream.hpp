@@ -2,7 +2,6 @@
 
 #include "agent/connect_rpc.hpp"
 #include "agent/pipe_end.hpp"
-#include "agent/users_rights.hpp"
 #include "agent/watch.hpp"
 #include "async/task.hpp"
 
@@ -15,7 +14,6 @@ struct PolledWatch {
   PolledWatch(asio::any_io_executor executor,
               std::unique_ptr<Watch> opened,
               os::Fd readable,
-              User of,
               std::string etc);
 
   /// What is kept for a client that does not ask; the kernel keeps as much again.
@@ -30,7 +28,6 @@ struct PolledWatch {
 
   std::unique_ptr<Watch> watch;  // touched by whoever has the turn
   PipeEnd ready;
-  User user;
   std::string etc_dir;
   async::Turnstile turns;
   async::Signal taken;
@@ -41,7 +38,6 @@ struct PolledWatch {
 std::unique_ptr<MessageSource> make_watch_source(asio::any_io_executor executor,
                                                  std::unique_ptr<Watch> watch,
                                                  os::Fd readable,
-                                                 User user,
                                                  std::string const& etc_dir,
                                                  std::shared_ptr<std::size_t> streams);
 
