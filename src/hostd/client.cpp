@@ -143,4 +143,31 @@ base::Result<os::Fd> Client::dial(std::uint32_t slot, std::uint16_t port) const 
   return std::move(got->fds[0]);
 }
 
+base::Result<Gateway> Client::start_gateway(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::start_gateway, slot), 2);
+  if (!got) return base::passing(got, "start a gateway");
+  Gateway gateway;
+  gateway.pid = got->reply.pid;
+  gateway.user_id = got->reply.user_id;
+  gateway.control = std::move(got->fds[0]);
+  gateway.errors = std::move(got->fds[1]);
+  return gateway;
+}
+
+base::Result<Gateway> Client::attach_gateway(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::attach_gateway, slot), 1);
+  if (!got) return base::passing(got, "attach to a gateway");
+  Gateway gateway;
+  gateway.pid = got->reply.pid;
+  gateway.user_id = got->reply.user_id;
+  gateway.control = std::move(got->fds[0]);
+  return gateway;
+}
+
+base::Result<void> Client::end_gateway(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::end_gateway, slot), 0);
+  if (!got) return base::passing(got, "end a gateway");
+  return {};
+}
+
 }  // namespace hostd

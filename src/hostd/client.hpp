@@ -52,6 +52,13 @@ struct VmmExit {
   bool out_of_memory = false;     // the host's limit on the control group killed it
 };
 
+struct Gateway {
+  std::int32_t pid = 0;
+  std::uint32_t user_id = 0;  // by which the broker knows it
+  os::Fd control;             // connected stream
+  os::Fd errors;              // read end of its log, non-blocking; empty after attach_gateway
+};
+
 class Client {
  public:
   explicit Client(std::string socket_path) : path_(std::move(socket_path)) {}
@@ -85,6 +92,14 @@ class Client {
   /// A non-blocking TCP socket inside the slot whose connect() to the guest's `port` has begun:
   /// wait until it is writable, then read SO_ERROR.
   base::Result<os::Fd> dial(std::uint32_t slot, std::uint16_t port) const;
+
+  /// Lets the slot's guest reach a gateway, which begins closed: see wire/gateway.hpp. conflict
+  /// when one runs there already.
+  base::Result<Gateway> start_gateway(std::uint32_t slot) const;
+  /// A new control connection to the one that runs there; it takes the place of the former one.
+  base::Result<Gateway> attach_gateway(std::uint32_t slot) const;
+  /// Also when there is none.
+  base::Result<void> end_gateway(std::uint32_t slot) const;
 
  private:
   std::string path_;

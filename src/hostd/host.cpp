@@ -85,8 +85,11 @@ void Host::repair() {
       slots.insert(slot);
   }
   for (auto const& group : groups_->list()) {
-    if (!group.starts_with("slot-")) continue;
-    if (auto const slot = parse_slot(std::string_view(group).substr(5))) slots.insert(*slot);
+    for (std::string_view const prefix : {"slot-", "gateway-"}) {
+      if (!group.starts_with(prefix)) continue;
+      if (auto const slot = parse_slot(std::string_view(group).substr(prefix.size())))
+        slots.insert(*slot);
+    }
   }
   for (auto const slot : slots)
     repair_slot(slot);
@@ -107,6 +110,12 @@ void Host::repair_slot(std::uint32_t slot) {
       if (!removed)
         base::log::error("slot_not_repaired", {{"slot", slot}, {"why", removed.error().message()}});
     }
+  }
+  // Of a slot that is gone, or of a start that was killed half-way.
+  if (state_of(slot) == SlotState::absent || !find_gateway(slot)) {
+    auto cleared = clear_gateway(slot);
+    if (!cleared)
+      base::log::error("gateway_not_cleared", {{"slot", slot}, {"why", cleared.error().message()}});
   }
   base::log::info("slot_found", {{"slot", slot}, {"state", static_cast<int>(state_of(slot))}});
 }
@@ -133,6 +142,12 @@ Answer Host::handle(Request const& request, os::Fd passed) {
       return inspect_slot(request.slot);
     case Action::dial:
       return dial(request.slot, static_cast<std::uint16_t>(request.port));
+    case Action::start_gateway:
+      return start_gateway(request.slot);
+    case Action::attach_gateway:
+      return attach_gateway(request.slot);
+    case Action::end_gateway:
+      return end_gateway(request.slot);
     case Action::end_vmm:
       break;
   }
@@ -182,9 +197,11 @@ Answer Host::remove_slot(std::uint32_t slot) {
   if (state == SlotState::absent) return plain(Status::absent, "no such slot");
   if (state == SlotState::running || state == SlotState::exited)
     return plain(Status::busy, "end its machine first");
+  auto step = clear_gateway(slot);
+  if (!step) return failed(step.error(), "slot_not_removed", slot);
   kept_.erase(slot);
   auto const own = files(slot);
-  auto step = os::unpin_netns(own.netns());
+  step = os::unpin_netns(own.netns());
   if (!step) return failed(step.error(), "slot_not_removed", slot);
   if (SPACE_FAULT("hostd.slot.unpinned")) return plain(Status::failed, "told to fail");
   step = own.remove();
@@ -269,6 +286,10 @@ void Host::reap() {
     if (!kept.child || kept.wait_status || !kept.pidfd) continue;
     auto const status = os::try_collect(kept.pid);
     if (status) kept.wait_status = status;
+  }
+  for (auto& [slot, gateway] : gateways_) {
+    if (gateway.child && !gateway.collected)
+      gateway.collected = os::try_collect(gateway.pid).has_value();
   }
 }
 

@@ -54,6 +54,13 @@ class Host {
     std::optional<int> wait_status;
   };
 
+  struct KeptGateway {
+    pid_t pid = 0;
+    os::Fd pidfd;
+    bool child = false;
+    bool collected = false;
+  };
+
   Host(wire::Config config, std::unique_ptr<os::ControlGroups> groups);
   base::Result<void> prepare();
   void repair();
@@ -67,6 +74,23 @@ class Host {
   Answer attach_vmm(std::uint32_t slot);
   Answer inspect_slot(std::uint32_t slot);
   Answer dial(std::uint32_t slot, std::uint16_t port);
+
+  // host_gateway.cpp
+  Answer start_gateway(std::uint32_t slot);
+  Answer attach_gateway(std::uint32_t slot);
+  Answer end_gateway(std::uint32_t slot);
+  base::Result<Answer> try_start_gateway(std::uint32_t slot);
+  base::Result<void> launch_gateway(std::uint32_t slot, int errors);
+  base::Result<void> connect_gateway(std::uint32_t slot, Answer& answer);
+  bool find_gateway(std::uint32_t slot);
+  /// Kills it and takes everything of it away; fails when it does not die.
+  base::Result<void> clear_gateway(std::uint32_t slot);
+  base::Result<void> refresh_gateway_view();
+  base::Result<os::Fd> uplink() const;
+
+  std::uint32_t gateway_user_of(std::uint32_t slot) const {
+    return config_.slot_uid_base + config_.slots_max + slot;
+  }
 
   base::Result<Answer> try_start(Request const& request, os::Fd disk);
   base::Result<void> launch(Request const& request,
@@ -93,6 +117,9 @@ class Host {
   std::string directory_;  // <run>/hostd
   std::unique_ptr<os::ControlGroups> groups_;
   std::map<std::uint32_t, Kept> kept_;
+  std::map<std::uint32_t, KeptGateway> gateways_;
+  os::Fd gateway_view_;
+  std::string gateway_view_key_;
   os::Fd view_;
   std::string view_key_;  // which files the view was made of
   std::vector<sock_filter> filter_;

@@ -258,6 +258,10 @@ std::optional<Answer> Host::begin_end(Request const& request) {
   auto killed = groups_->kill(group_of(slot));
   if (!killed)
     base::log::error("vmm_not_killed", {{"slot", slot}, {"why", killed.error().message()}});
+  // Nobody is left for it to serve. Tried again by remove_slot().
+  auto cleared = clear_gateway(slot);
+  if (!cleared)
+    base::log::error("gateway_not_cleared", {{"slot", slot}, {"why", cleared.error().message()}});
   if (SPACE_FAULT("hostd.vmm.killed")) return answer_of(Status::failed, "told to fail");
   return try_end(slot);
 }

@@ -44,6 +44,8 @@ class Inside {
     must(::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "tie the child to its parent");
     reset_signals();
     join_groups();
+    if (spec_.network >= 0)
+      must(::setns(spec_.network, CLONE_NEWNET) == 0, "enter the network namespace");
     take_descriptors();
     enter_view();
     limit_resources();
@@ -142,7 +144,7 @@ class Inside {
 
   void limit_resources() const {
     limit(RLIMIT_CORE, 0, "limit core dumps");
-    limit(RLIMIT_NOFILE, 512, "limit descriptors");
+    limit(RLIMIT_NOFILE, spec_.descriptors_max, "limit descriptors");
     limit(RLIMIT_MEMLOCK, 0, "limit locked memory");
     limit(RLIMIT_MSGQUEUE, 0, "limit message queues");
     if (spec_.file_bytes_max > 0) limit(RLIMIT_FSIZE, spec_.file_bytes_max, "limit files");
@@ -194,7 +196,8 @@ base::Result<Jailed> start_jailed(JailSpec const& spec) {
   os::Fd group;
   int pidfd = -1;
   clone_args args{};
-  args.flags = CLONE_PIDFD | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+  args.flags = CLONE_PIDFD | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
+  if (spec.network < 0) args.flags |= CLONE_NEWNET;
   args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);  // SAFETY: how clone3 takes it
   args.exit_signal = SIGCHLD;
   if (!spec.clone_group.empty()) {

@@ -21,8 +21,11 @@ struct JailSpec {
   std::string clone_group;               // or the directory of a version 2 group to be born in
   std::vector<int> fds;                  // become first_jail_fd, first_jail_fd + 1, …
   int errors = -1;                       // becomes stderr and stdout; -1 is /dev/null
-  std::vector<sock_filter> const* filter = nullptr;  // null only in tests of the other walls
-  std::uint64_t file_bytes_max = 0;                  // no file grows beyond; 0 = not limited
+  // Null for a program that installs its own before it reads a stranger's byte (the gateway).
+  std::vector<sock_filter> const* filter = nullptr;
+  int network = -1;  // a network namespace to live in; -1 is a new, empty one
+  std::uint32_t descriptors_max = 512;
+  std::uint64_t file_bytes_max = 0;  // no file grows beyond; 0 = not limited
   std::uint64_t address_bytes_max =
       0;                        // for hosts that cannot limit memory by groups; 0 = not limited
   std::uint32_t tasks_max = 0;  // processes and threads of the user; 0 = not limited
@@ -35,7 +38,7 @@ struct Jailed {
   os::Fd pidfd;
 };
 
-/// Starts the program as process 1 of new process, network (empty), IPC and host name namespaces,
+/// Starts the program as process 1 of new process, network, IPC and host name namespaces,
 /// in a copy of the view, with no capability and no way to gain one. Returns once it was executed;
 /// on failure nothing is left but a child that was waited for. It outlives us: only its own end or
 /// its group's kill ends it.

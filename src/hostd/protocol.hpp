@@ -10,7 +10,8 @@
 /// refused.
 ///
 /// hostd keeps no memory that it cannot rebuild: what exists is told by the kernel (namespace
-/// files, control groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n) and by
+/// files, control groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n; gateways are
+/// `<instance>/gateway-<n>` with user id slot_uid_base + slots_max + n) and by
 /// `<run_dir>/hostd/slots/<n>`, a record of sandbox id and epoch that it writes before it starts a
 /// VMM.
 namespace hostd {
@@ -29,6 +30,9 @@ enum class Action : std::uint32_t {
             // record → exit
   inspect_slot,  // slot → record without descriptors (state, sandbox, epoch, pid, user id)
   dial,  // slot, port → fds: [TCP socket inside the slot, marked, connect() to the guest begun]
+  start_gateway,   // slot → pid, user id; fds: [control socket, stderr]. busy when one runs there
+  attach_gateway,  // slot → pid, user id; fds: [control socket] after a worker's restart
+  end_gateway,     // slot → gone; the guest's connections are refused from then on
 };
 
 enum class Status : std::int32_t {

@@ -17,7 +17,7 @@ namespace hostd {
 namespace {
 
 constexpr char const* file_names[] = {
-    "/record", "/record.new", "/spent", "/spent.new", "/qmp.sock", "/console.sock"};
+    "/record", "/record.new", "/spent", "/spent.new", "/qmp.sock", "/console.sock", "/gateway.sock"};
 
 base::Result<void> remove_file(std::string const& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT)

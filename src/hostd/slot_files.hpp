@@ -23,7 +23,8 @@ struct SlotEnd {
 };
 
 /// What the file system holds of one slot: `<run>/hostd/netns/<n>` (the pinned namespace) and
-/// `<run>/hostd/slots/<n>/` with record, spent, qmp.sock, console.sock. All names are made from the
+/// `<run>/hostd/slots/<n>/` with record, spent, qmp.sock, console.sock,
+/// gateway.sock. All names are made from the
 /// number.
 class SlotFiles {
  public:
@@ -34,6 +35,8 @@ class SlotFiles {
   std::string qmp_socket() const { return directory_ + "/qmp.sock"; }
 
   std::string console_socket() const { return directory_ + "/console.sock"; }
+
+  std::string gateway_socket() const { return directory_ + "/gateway.sock"; }
 
   bool exists() const;
   base::Result<void> make() const;

@@ -52,7 +52,7 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   auto const action = request.action;
   if (!in(static_cast<std::uint32_t>(action),
           static_cast<std::uint32_t>(Action::hello),
-          static_cast<std::uint32_t>(Action::dial))) {
+          static_cast<std::uint32_t>(Action::end_gateway))) {
     return "action: unknown";
   }
   if (action == Action::hello ? request.slot != 0 : request.slot >= bounds.slots)

@@ -29,7 +29,10 @@ constexpr Action all_actions[] = {Action::hello,
                                   Action::attach_vmm,
                                   Action::end_vmm,
                                   Action::inspect_slot,
-                                  Action::dial};
+                                  Action::dial,
+                                  Action::start_gateway,
+                                  Action::attach_gateway,
+                                  Action::end_gateway};
 
 TEST(Validation, EveryActionHasAValidForm) {
   for (auto const action : all_actions) {
@@ -68,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"old version", Action::hello, [](Request& r) { r.version = 0; }, "version"},
         Bad{"new version", Action::hello, [](Request& r) { r.version = 2; }, "version"},
         Bad{"action 0", Action::hello, [](Request& r) { r.action = Action{0}; }, "action"},
-        Bad{"action 9", Action::hello, [](Request& r) { r.action = Action{9}; }, "action"},
+        Bad{"action 12", Action::hello, [](Request& r) { r.action = Action{12}; }, "action"},
         Bad{"action 2^32-1",
             Action::hello,
             [](Request& r) { r.action = Action{0xFFFF'FFFF}; },

@@ -1,17 +1,20 @@
 #include "base/log.hpp"
 #include "gateway/control.hpp"
 
+#include <csignal>
+
 #include <fcntl.h>
 
-// Started by space-hostd with its sockets as descriptors 3 to 7 and no arguments: see src/gateway/control.hpp.
+// Started by space-hostd with its sockets as descriptors 5 to 9 and no arguments: see src/gateway/control.hpp.
 int main() {
   base::log::configure("space-gateway", base::log::Level::info);
+  std::signal(SIGPIPE, SIG_IGN);  // the log's reader may go and come back
   gateway::Sockets sockets;
-  sockets.control = os::Fd(3);
-  sockets.tcp = os::Fd(4);
-  sockets.dns_datagram = os::Fd(5);
-  sockets.dns_stream = os::Fd(6);
-  if (::fcntl(7, F_GETFD) >= 0) sockets.broker = os::Fd(7);
+  sockets.control = os::Fd(5);
+  sockets.tcp = os::Fd(6);
+  sockets.dns_datagram = os::Fd(7);
+  sockets.dns_stream = os::Fd(8);
+  if (::fcntl(9, F_GETFD) >= 0) sockets.broker = os::Fd(9);
   auto shared = std::make_shared<gateway::Sockets>(std::move(sockets));
   return async::run_main([shared] { return gateway::run_gateway(std::move(*shared)); });
 }

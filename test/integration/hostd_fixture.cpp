@@ -82,7 +82,8 @@ Installation::Installation() {
   config_.run_dir = directory;
   config_.data_dir = directory + "/data";
   config_.guest_dir = GUEST_DIR;
-  config_.slot_uid_base = 1'000'000'000 + random_number() * 16;
+  config_.program_dir = std::filesystem::path(SPACE_HOSTD_PROGRAM).parent_path();
+  config_.slot_uid_base = 1'000'000'000 + random_number() * 32;
   config_.slots_max = slots;
   config_.worker_user = "nobody";
   std::ofstream(directory + "/config.json") << wire::encode_text(config_);
@@ -119,7 +120,7 @@ std::vector<pid_t> Installation::processes() const {
     if (os::read_text(fmt::format("/proc/{}/status", pid)).value_or("").find("\nState:\tZ") !=
         std::string::npos)
       continue;
-    if (user && *user >= config_.slot_uid_base && *user < config_.slot_uid_base + slots)
+    if (user && *user >= config_.slot_uid_base && *user < config_.slot_uid_base + 2 * slots)
       found.push_back(pid);
   }
   return found;
