@@ -7,144 +7,92 @@ namespace {
 
 using base::Code;
 
-constexpr std::size_t stdin_max = 4 << 20;
+constexpr std::size_t input_max = 4 << 20;
 constexpr std::uint32_t page_max = 100;
 
 }  // namespace
 
-std::vector<Native::Row> const& Native::table() {
-  using enum Permission;
-  auto const replay = Repeat::replay;
-  auto const once = Repeat::handler;
-  auto const none = Repeat::none;
-  using N = Native;
-  static std::vector<Row> const rows{
-      {"GET", "/health", "getHealth", open, none, &N::get_health},
-      {"GET", "/openapi.json", "getOpenapi", open, none, &N::get_openapi},
-      {"GET", "/v1/me", "getMe", read, none, &N::get_me},
-
-      {"GET", "/v1/organisations", "listOrganisations", installation, none, &N::list_organisations},
-      {"POST",
-       "/v1/organisations",
-       "createOrganisation",
-       installation,
-       replay,
-       &N::create_organisation},
-      {"GET",
-       "/v1/organisations/{organisation}",
-       "getOrganisation",
-       read,
-       none,
-       &N::get_organisation},
-      {"GET", "/v1/projects", "listProjects", read, none, &N::list_projects},
-      {"POST", "/v1/projects", "createProject", installation, replay, &N::create_project},
-      {"GET", "/v1/projects/{project}", "getProject", read, none, &N::get_project},
-      {"PATCH", "/v1/projects/{project}", "updateProject", installation, none, &N::update_project},
-      {"GET", "/v1/keys", "listKeys", admin, none, &N::list_keys},
-      {"POST", "/v1/keys", "createKey", admin, replay, &N::create_key},
-      {"GET", "/v1/keys/{key}", "getKey", admin, none, &N::get_key},
-      {"DELETE", "/v1/keys/{key}", "revokeKey", admin, none, &N::revoke_key},
-      {"GET", "/v1/audit", "listAudit", admin, none, &N::list_audit},
-      {"GET", "/v1/usage", "getUsage", read, none, &N::get_usage},
-
-      {"GET", "/v1/sandboxes", "listSandboxes", read, none, &N::list_sandboxes},
-      {"POST", "/v1/sandboxes", "createSandbox", write, once, &N::create_sandbox},
-      {"GET", "/v1/sandboxes/{sandbox}", "getSandbox", read, none, &N::get_sandbox},
-      {"PATCH", "/v1/sandboxes/{sandbox}", "updateSandbox", write, none, &N::update_sandbox},
-      {"DELETE", "/v1/sandboxes/{sandbox}", "deleteSandbox", write, none, &N::delete_sandbox},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/token",
-       "rotateSandboxToken",
-       write,
-       replay,
-       &N::rotate_sandbox_token},
-      {"GET",
-       "/v1/sandboxes/{sandbox}/events",
-       "streamSandboxEvents",
-       read,
-       none,
-       &N::stream_sandbox_events},
-      {"GET",
-       "/v1/sandboxes/{sandbox}/metrics",
-       "getSandboxMetrics",
-       read,
-       none,
-       &N::get_sandbox_metrics},
-      {"GET",
-       "/v1/sandboxes/{sandbox}/console",
-       "getSandboxConsole",
-       write,
-       none,
-       &N::get_sandbox_console},
-
-      {"GET", "/v1/sandboxes/{sandbox}/commands", "listCommands", write, none, &N::list_commands},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/commands",
-       "startCommand",
-       write,
-       replay,
-       &N::start_command,
-       stdin_max},
-      {"GET",
-       "/v1/sandboxes/{sandbox}/commands/{command}",
-       "getCommand",
-       write,
-       none,
-       &N::get_command},
-      {"GET",
-       "/v1/sandboxes/{sandbox}/commands/{command}/output",
-       "streamCommandOutput",
-       write,
-       none,
-       &N::stream_command_output},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/commands/{command}/stdin",
-       "writeCommandStdin",
-       write,
-       replay,
-       &N::write_command_stdin,
-       stdin_max},
-      {"DELETE",
-       "/v1/sandboxes/{sandbox}/commands/{command}/stdin",
-       "closeCommandStdin",
-       write,
-       none,
-       &N::close_command_stdin},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/commands/{command}/signal",
-       "signalCommand",
-       write,
-       replay,
-       &N::signal_command},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/commands/{command}/resize",
-       "resizeCommand",
-       write,
-       replay,
-       &N::resize_command},
-
-      {"GET", "/v1/sandboxes/{sandbox}/files", "readFile", write, none, &N::read_file},
-      {"PUT", "/v1/sandboxes/{sandbox}/files", "writeFile", write, none, &N::write_file, 0, true},
-      {"DELETE", "/v1/sandboxes/{sandbox}/files", "removeFile", write, none, &N::remove_file},
-      {"GET", "/v1/sandboxes/{sandbox}/files/stat", "statFile", write, none, &N::stat_file},
-      {"GET", "/v1/sandboxes/{sandbox}/files/list", "listFiles", write, none, &N::list_files},
-      {"POST",
-       "/v1/sandboxes/{sandbox}/files/mkdir",
-       "makeDirectory",
-       write,
-       replay,
-       &N::make_directory},
-      {"POST", "/v1/sandboxes/{sandbox}/files/move", "moveFile", write, replay, &N::move_file},
-
-      {"GET", "/v1/templates", "listTemplates", read, none, &N::list_templates},
-      {"GET", "/v1/templates/{template}", "getTemplate", read, none, &N::get_template},
-      {"GET", "/v1/nodes", "listNodes", installation, none, &N::list_nodes},
-      {"GET", "/v1/nodes/{node}", "getNode", installation, none, &N::get_node},
-      {"GET", "/v1/operations", "listOperations", read, none, &N::list_operations},
-      {"GET", "/v1/operations/{operation}", "getOperation", read, none, &N::get_operation},
-      {"GET", "/v1/events", "streamEvents", read, none, &N::stream_events},
+// The route table, by family. clang-format is off so that a route stays a line.
+// clang-format off
+std::vector<Native::Row> Native::owner_table() {
+  return {
+      {"GET", "/health", "getHealth", Permission::open, Repeat::none, &Native::get_health},
+      {"GET", "/openapi.json", "getOpenapi", Permission::open, Repeat::none, &Native::get_openapi},
+      {"GET", "/v1/me", "getMe", Permission::read, Repeat::none, &Native::get_me},
+      {"GET", "/v1/organisations", "listOrganisations", Permission::installation, Repeat::none, &Native::list_organisations},
+      {"POST", "/v1/organisations", "createOrganisation", Permission::installation, Repeat::replay, &Native::create_organisation},
+      {"GET", "/v1/organisations/{organisation}", "getOrganisation", Permission::read, Repeat::none, &Native::get_organisation},
+      {"GET", "/v1/projects", "listProjects", Permission::read, Repeat::none, &Native::list_projects},
+      {"POST", "/v1/projects", "createProject", Permission::installation, Repeat::replay, &Native::create_project},
+      {"GET", "/v1/projects/{project}", "getProject", Permission::read, Repeat::none, &Native::get_project},
+      {"PATCH", "/v1/projects/{project}", "updateProject", Permission::installation, Repeat::none, &Native::update_project},
+      {"GET", "/v1/keys", "listKeys", Permission::admin, Repeat::none, &Native::list_keys},
+      {"POST", "/v1/keys", "createKey", Permission::admin, Repeat::replay, &Native::create_key},
+      {"GET", "/v1/keys/{key}", "getKey", Permission::admin, Repeat::none, &Native::get_key},
+      {"DELETE", "/v1/keys/{key}", "revokeKey", Permission::admin, Repeat::none, &Native::revoke_key},
+      {"GET", "/v1/audit", "listAudit", Permission::admin, Repeat::none, &Native::list_audit},
+      {"GET", "/v1/usage", "getUsage", Permission::read, Repeat::none, &Native::get_usage},
   };
-  return rows;
+}
+
+std::vector<Native::Row> Native::sandbox_table() {
+  return {
+      {"GET", "/v1/sandboxes", "listSandboxes", Permission::read, Repeat::none, &Native::list_sandboxes},
+      {"POST", "/v1/sandboxes", "createSandbox", Permission::write, Repeat::handler, &Native::create_sandbox},
+      {"GET", "/v1/sandboxes/{sandbox}", "getSandbox", Permission::read, Repeat::none, &Native::get_sandbox},
+      {"PATCH", "/v1/sandboxes/{sandbox}", "updateSandbox", Permission::write, Repeat::none, &Native::update_sandbox},
+      {"DELETE", "/v1/sandboxes/{sandbox}", "deleteSandbox", Permission::write, Repeat::none, &Native::delete_sandbox},
+      {"POST", "/v1/sandboxes/{sandbox}/token", "rotateSandboxToken", Permission::write, Repeat::replay, &Native::rotate_sandbox_token},
+      {"GET", "/v1/sandboxes/{sandbox}/events", "streamSandboxEvents", Permission::read, Repeat::none, &Native::stream_sandbox_events},
+      {"GET", "/v1/sandboxes/{sandbox}/metrics", "getSandboxMetrics", Permission::read, Repeat::none, &Native::get_sandbox_metrics},
+      {"GET", "/v1/sandboxes/{sandbox}/console", "getSandboxConsole", Permission::write, Repeat::none, &Native::get_sandbox_console},
+  };
+}
+
+std::vector<Native::Row> Native::command_table() {
+  return {
+      {"GET", "/v1/sandboxes/{sandbox}/commands", "listCommands", Permission::write, Repeat::none, &Native::list_commands},
+      {"POST", "/v1/sandboxes/{sandbox}/commands", "startCommand", Permission::write, Repeat::replay, &Native::start_command, input_max},
+      {"GET", "/v1/sandboxes/{sandbox}/commands/{command}", "getCommand", Permission::write, Repeat::none, &Native::get_command},
+      {"GET", "/v1/sandboxes/{sandbox}/commands/{command}/output", "streamCommandOutput", Permission::write, Repeat::none, &Native::stream_command_output},
+      {"POST", "/v1/sandboxes/{sandbox}/commands/{command}/stdin", "writeCommandStdin", Permission::write, Repeat::replay, &Native::write_command_stdin, input_max},
+      {"DELETE", "/v1/sandboxes/{sandbox}/commands/{command}/stdin", "closeCommandStdin", Permission::write, Repeat::none, &Native::close_command_stdin},
+      {"POST", "/v1/sandboxes/{sandbox}/commands/{command}/signal", "signalCommand", Permission::write, Repeat::replay, &Native::signal_command},
+      {"POST", "/v1/sandboxes/{sandbox}/commands/{command}/resize", "resizeCommand", Permission::write, Repeat::replay, &Native::resize_command},
+  };
+}
+
+std::vector<Native::Row> Native::file_table() {
+  return {
+      {"GET", "/v1/sandboxes/{sandbox}/files", "readFile", Permission::write, Repeat::none, &Native::read_file},
+      {"PUT", "/v1/sandboxes/{sandbox}/files", "writeFile", Permission::write, Repeat::none, &Native::write_file, 0, true},
+      {"DELETE", "/v1/sandboxes/{sandbox}/files", "removeFile", Permission::write, Repeat::none, &Native::remove_file},
+      {"GET", "/v1/sandboxes/{sandbox}/files/stat", "statFile", Permission::write, Repeat::none, &Native::stat_file},
+      {"GET", "/v1/sandboxes/{sandbox}/files/list", "listFiles", Permission::write, Repeat::none, &Native::list_files},
+      {"POST", "/v1/sandboxes/{sandbox}/files/mkdir", "makeDirectory", Permission::write, Repeat::replay, &Native::make_directory},
+      {"POST", "/v1/sandboxes/{sandbox}/files/move", "moveFile", Permission::write, Repeat::replay, &Native::move_file},
+  };
+}
+
+std::vector<Native::Row> Native::other_table() {
+  return {
+      {"GET", "/v1/templates", "listTemplates", Permission::read, Repeat::none, &Native::list_templates},
+      {"GET", "/v1/templates/{template}", "getTemplate", Permission::read, Repeat::none, &Native::get_template},
+      {"GET", "/v1/nodes", "listNodes", Permission::installation, Repeat::none, &Native::list_nodes},
+      {"GET", "/v1/nodes/{node}", "getNode", Permission::installation, Repeat::none, &Native::get_node},
+      {"GET", "/v1/operations", "listOperations", Permission::read, Repeat::none, &Native::list_operations},
+      {"GET", "/v1/operations/{operation}", "getOperation", Permission::read, Repeat::none, &Native::get_operation},
+      {"GET", "/v1/events", "streamEvents", Permission::read, Repeat::none, &Native::stream_events},
+  };
+}
+
+// clang-format on
+
+std::vector<Native::Row> Native::table() {
+  std::vector<Row> all;
+  for (auto rows : {owner_table(), sandbox_table(), command_table(), file_table(), other_table()})
+    std::ranges::move(rows, std::back_inserter(all));
+  return all;
 }
 
 void Native::add_routes(Router& router) {

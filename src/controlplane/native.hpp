@@ -50,7 +50,12 @@ class Native {
     bool streams_body = false;
   };
 
-  static std::vector<Row> const& table();
+  static std::vector<Row> table();
+  static std::vector<Row> owner_table();
+  static std::vector<Row> sandbox_table();
+  static std::vector<Row> command_table();
+  static std::vector<Row> file_table();
+  static std::vector<Row> other_table();
 
   // native_service.cpp: what is about the installation
   async::Task<Reply> get_health(Call& call);

@@ -84,6 +84,57 @@ async::Task<store::BuildRow> SandboxService::resolve(std::string project_id,
   co_return std::move(**build);
 }
 
+/// The row to be, and the worker's order that goes with it.
+base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& asker,
+                                                               CreateSpec spec,
+                                                               store::BuildRow const& build) const {
+  Wanted out;
+  auto& row = out.row;
+  row.public_id = base::SandboxId::make().str();
+  row.project_id = asker.owner.project_id;
+  row.build_id = build.id;
+  row.vcpus = spec.vcpus.value_or(build.vcpus);
+  row.memory_mib = spec.memory_mib.value_or(build.memory_mib);
+  row.disk_mib = spec.disk_mib.value_or(build.disk_mib);
+  if (row.disk_mib < build.disk_mib) {
+    return base::fail(
+        Code::invalid_argument,
+        fmt::format("disk_mib: at least {}, the size of the template", build.disk_mib));
+  }
+  auto const token = spec.secure ? tokens_.access_token(row.public_id, 1) : std::string();
+  if (spec.secure) row.token_sha256 = sha256_hex(token);
+  row.env_sealed = tokens_.seal(row.public_id, spec.env);
+  row.metadata = std::move(spec.metadata);
+  row.timeout_s = spec.timeout_s;
+  row.on_timeout = std::move(spec.on_timeout);
+  row.auto_resume = spec.auto_resume;
+  row.secure = spec.secure;
+  row.network = std::move(spec.network);
+  row.api = std::move(spec.api);
+  row.operation_public_id = base::make_short_id('x');
+  row.lease_owner = options_.instance;
+  row.lease = options_.lease;
+  row.actor = asker.owner.key_public_id;
+  row.idempotency_key = asker.idempotency_key;
+  row.request_sha256 = asker.request_sha256;
+  auto& start = out.start;
+  start.sandbox = row.public_id;
+  start.epoch = 1;
+  start.build = build.build;
+  start.vcpus = row.vcpus;
+  start.memory_mib = row.memory_mib;
+  start.disk_mib = row.disk_mib;
+  start.env = std::move(spec.env);
+  // What programs in E2B's guests look for, whoever made the sandbox: both kinds of client may use it.
+  start.env["E2B_SANDBOX"] = "true";
+  start.env["E2B_SANDBOX_ID"] = row.public_id;
+  start.env["E2B_TEMPLATE_ID"] = build.template_public_id;
+  start.access_token = token;
+  start.default_user = build.default_user;
+  start.default_workdir = build.default_workdir;
+  return out;
+}
+
 async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::Deadline deadline) {
   auto const asked_at = base::system_clock().steady_now();
   auto checked = check_spec(spec, options_.timeout_s_max);
@@ -93,60 +144,32 @@ async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::
   if (*before) co_return std::move(**before);
   auto build = co_await resolve(asker.owner.project_id, spec.template_name, deadline);
   if (!build) co_return base::passing(build);
-
-  store::NewSandbox wanted;
-  wanted.public_id = base::SandboxId::make().str();
-  wanted.project_id = asker.owner.project_id;
-  wanted.build_id = build->id;
-  wanted.vcpus = spec.vcpus.value_or(build->vcpus);
-  wanted.memory_mib = spec.memory_mib.value_or(build->memory_mib);
-  wanted.disk_mib = spec.disk_mib.value_or(build->disk_mib);
-  if (wanted.disk_mib < build->disk_mib) {
-    co_return base::fail(
-        Code::invalid_argument,
-        fmt::format("disk_mib: at least {}, the size of the template", build->disk_mib));
-  }
-  wanted.metadata = std::move(spec.metadata);
-  wanted.env_sealed = tokens_.seal(wanted.public_id, spec.env);
-  wanted.timeout_s = spec.timeout_s;
-  wanted.on_timeout = std::move(spec.on_timeout);
-  wanted.auto_resume = spec.auto_resume;
-  wanted.secure = spec.secure;
-  auto const token = spec.secure ? tokens_.access_token(wanted.public_id, 1) : std::string();
-  if (spec.secure) wanted.token_sha256 = sha256_hex(token);
-  wanted.network = std::move(spec.network);
-  wanted.api = std::move(spec.api);
-  wanted.operation_public_id = base::make_short_id('x');
-  wanted.lease_owner = options_.instance;
-  wanted.lease = options_.lease;
-  wanted.actor = asker.owner.key_public_id;
-  wanted.idempotency_key = asker.idempotency_key;
-  wanted.request_sha256 = asker.request_sha256;
-
+  auto wanted = wanted_of(asker, std::move(spec), *build);
+  if (!wanted) co_return base::passing(wanted);
+  auto& row = wanted->row;
   domain::PlacementRequest const request{
-      build->build, {1, wanted.vcpus, wanted.memory_mib, wanted.disk_mib}, false};
+      build->build, {1, row.vcpus, row.memory_mib, row.disk_mib}, false};
   auto place = nodes_.choose(request, {});
   if (!place) co_return base::passing(place);
-  wanted.node = place->worker();
+  row.node = place->worker();
   auto const placed_ms = millis_since(asked_at);
   if (SPACE_FAULT("api.create.before_commit"))
     co_return base::fail(Code::unavailable, "the create was interrupted (injected)");
-  auto const operation_id = wanted.operation_public_id;
-  auto row = co_await store_.sandboxes.create(std::move(wanted), deadline);
-  if (!row && store::sqlstate_of(row.error()) == "23505" && !asker.idempotency_key.empty()) {
+  auto const operation_id = row.operation_public_id;
+  auto made = co_await store_.sandboxes.create(std::move(row), deadline);
+  if (!made && store::sqlstate_of(made.error()) == "23505" && !asker.idempotency_key.empty()) {
     // The same request in another process was first.
     auto winner = co_await earlier(asker, "sandbox.create", deadline);
     if (!winner) co_return base::passing(winner);
     if (*winner) co_return std::move(**winner);
   }
-  if (!row) co_return base::passing(row);
+  if (!made) co_return base::passing(made);
   SPACE_FAULT("api.create.after_commit");
   hub_.poke();
-
-  auto creation = std::make_shared<Creation>(Creation{*row,
+  auto creation = std::make_shared<Creation>(Creation{*made,
                                                       operation_id,
                                                       asker.owner.key_public_id,
-                                                      {},
+                                                      std::move(wanted->start),
                                                       request,
                                                       std::move(*place),
                                                       {},
@@ -154,31 +177,15 @@ async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::
                                                       {}});
   creation->timeline.push_back(step("placed", placed_ms));
   creation->timeline.push_back(step("committed", millis_since(asked_at)));
-  creation->start.sandbox = row->public_id;
-  creation->start.epoch = row->epoch;
-  creation->start.build = build->build;
-  creation->start.vcpus = row->vcpus;
-  creation->start.memory_mib = row->memory_mib;
-  creation->start.disk_mib = row->disk_mib;
-  creation->start.env = std::move(spec.env);
-  // What programs in E2B's guests look for, whoever made the sandbox: both kinds of client may use
-  // it.
-  creation->start.env["E2B_SANDBOX"] = "true";
-  creation->start.env["E2B_SANDBOX_ID"] = row->public_id;
-  creation->start.env["E2B_TEMPLATE_ID"] = row->template_public_id;
-  creation->start.access_token = token;
-  creation->start.default_user = build->default_user;
-  creation->start.default_workdir = build->default_workdir;
   begin(operation_id);
   work_.spawn("create a sandbox", run_create(creation));
-
   Started started;
   started.operation.public_id = operation_id;
-  started.operation.project_id = row->project_id;
+  started.operation.project_id = made->project_id;
   started.operation.kind = "sandbox.create";
-  started.operation.sandbox = row->public_id;
-  started.operation.created_at = row->created_at;
-  started.sandbox = std::move(*row);
+  started.operation.sandbox = made->public_id;
+  started.operation.created_at = made->created_at;
+  started.sandbox = std::move(*made);
   co_return started;
 }
 

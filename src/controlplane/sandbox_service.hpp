@@ -102,6 +102,15 @@ class SandboxService {
   struct Creation;  // one create under way
   struct Removal;   // one delete under way
 
+  struct Wanted {
+    store::NewSandbox row;
+    wire::StartSandbox start;
+  };
+
+  base::Result<Wanted> wanted_of(Asker const& asker,
+                                 CreateSpec spec,
+                                 store::BuildRow const& build) const;
+
   async::Task<std::optional<Started>> earlier(Asker asker,
                                               std::string kind,
                                               base::Deadline deadline);

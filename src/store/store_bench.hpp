@@ -1,0 +1,67 @@
+#pragma once
+
+#include "async/testing.hpp"
+#include "base/id.hpp"
+#include "store/migrate.hpp"
+#include "store/testing.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+/// For the tests of the store: a Store on a database of its own.
+namespace store {
+
+using namespace std::chrono_literals;
+using domain::SandboxEvent;
+using domain::SandboxState;
+using testing::make_world;
+using testing::new_sandbox;
+using testing::Postgres;
+
+inline base::Deadline soon() {
+  return base::system_clock().in(10s);
+}
+
+/// Runs `body` with a store on a fresh database.
+inline void with_store(std::function<asio::awaitable<void>(Store&)> body,
+                       std::size_t connections = 8) {
+  DatabaseOptions options;
+  options.conninfo = Postgres::instance().make_database();
+  options.connections_max = connections;
+  auto test = [&]() -> asio::awaitable<void> {
+    auto executor = co_await asio::this_coro::executor;
+    Store store(executor, options);
+    auto running = body(store);
+    co_await std::move(running);
+    co_await store.database.close();
+  };
+  async::run_test(test, 60s);
+}
+
+#define EXPECT_OK(result)           \
+  EXPECT_TRUE((result).has_value()) \
+      << ((result) ? "" : (result).error().message() + " | " + (result).error().detail())
+#define ASSERT_OK(result)                                                              \
+  if (!(result)) {                                                                     \
+    ADD_FAILURE() << (result).error().message() << " | " << (result).error().detail(); \
+    co_return;                                                                         \
+  }
+
+inline Change change_of(SandboxRow const& row, SandboxEvent event) {
+  Change change;
+  change.id = row.id;
+  change.from = row.state;
+  change.event = event;
+  change.actor = "test";
+  return change;
+}
+
+inline SandboxFilter filter_of(testing::World const& world,
+                               std::map<std::string, std::string> metadata = {}) {
+  SandboxFilter filter;
+  filter.project_id = world.project_id;
+  filter.metadata = std::move(metadata);
+  return filter;
+}
+
+}  // namespace store
