@@ -127,6 +127,8 @@ class TheTree(Tree):
         self.assert_finds("unbuilt", "src/main/main_other.cpp", "int main() {}\n")
         self.assert_finds("unbuilt", "src/worker/deep/a.cpp", "int a;\n")
         self.assert_clean("src/main/main_worker.cpp", "int main() {}\n")
+        built = self.findings({"src/worker/deep/a.cpp": "int a;\n"}, CMAKE + "add_library(a worker/deep/a.cpp)\n")
+        self.assertEqual(built, [])
 
     def test_with_a_build_every_file_must_be_in_it(self):
         found = self.findings(

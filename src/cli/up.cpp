@@ -119,69 +119,86 @@ base::Result<wire::Config> saved_config(std::string const& data_dir) {
   return config;
 }
 
-/// Steps of the host before any program runs. Each leaves what is already right alone.
-base::Result<void> prepare_host(wire::Config const& config,
-                                std::string const& from_dir,
-                                std::string& build) {
+/// A step that a person sees: its name, and what is done. The action may leave a few words about
+/// its result.
+struct Step {
+  std::string_view what;
+  std::function<base::Result<void>(std::string& words)> action;
+};
+
+base::Result<void> make_pool(wire::Config const& config, std::string& words) {
+  auto pool = ensure_pool(config);
+  if (!pool) return base::passing(pool);
+  words = !pool->loop          ? "the data directory clones files itself"
+          : pool->size_mib > 0 ? fmt::format("btrfs image, {} GiB at most", pool->size_mib >> 10)
+                               : "btrfs image";
+  return {};
+}
+
+base::Result<void> make_database(wire::Config const& config, std::string& words) {
+  if (!config.database_url.empty()) {
+    words = "an existing one, as told";
+    return {};
+  }
+  auto fresh = ensure_cluster(config);
+  if (!fresh) return base::passing(fresh);
+  words = *fresh ? "new cluster" : "";
+  return {};
+}
+
+base::Result<void> make_users(wire::Config const& config, std::string& words) {
+  auto made = ensure_users(config);
+  if (!made) return base::passing(made);
+  if (*made > 0) words = fmt::format("{} users and groups made", *made);
+  return ensure_directories(config);
+}
+
+/// Of a host before any program runs. Each step leaves what is already right alone.
+base::Result<void> prepare_host(wire::Config const& config, std::string const& from_dir) {
+  std::vector<Step> const steps = {
+      {"users and directories", [&](std::string& words) { return make_users(config, words); }},
+      {"programs", [&](std::string&) { return copy_programs(from_dir, config.program_dir); }},
+      {"configuration", [&](std::string&) { return write_configs(config); }},
+      {"certificates", [&](std::string&) { return ensure_server_certificates(config); }},
+      {"disk pool", [&](std::string& words) { return make_pool(config, words); }},
+      {"database", [&](std::string& words) { return make_database(config, words); }},
+  };
   auto progress = Progress::on_stderr();
-  auto const step = [&](std::string_view what, auto action) -> base::Result<void> {
+  for (auto const& [what, action] : steps) {
     progress.begin(what);
     std::string words;
-    base::Result<void> done = action(words);
-    if (done)
-      progress.done(words);
-    else
+    auto done = action(words);
+    if (!done) {
       progress.failed();
-    return done;
-  };
-  using Words = std::string&;
+      return base::passing(done, what);
+    }
+    progress.done(words);
+  }
+  return {};
+}
+
+/// What guests start from; `build` becomes the template's.
+base::Result<void> prepare_images(wire::Config const& config,
+                                  std::string const& from_dir,
+                                  std::string& build) {
   auto images = find_images(from_dir);
   if (!images) return base::passing(images);
-  std::vector<std::pair<std::string_view, std::function<base::Result<void>(Words)>>> const steps = {
-      {"users and directories",
-       [&](Words words) -> base::Result<void> {
-         auto made = ensure_users(config);
-         if (!made) return base::passing(made);
-         words = *made > 0 ? fmt::format("{} users and groups made", *made) : "";
-         return ensure_directories(config);
-       }},
-      {"programs", [&](Words) { return copy_programs(from_dir, config.program_dir); }},
-      {"configuration", [&](Words) { return write_configs(config); }},
-      {"certificates", [&](Words) { return ensure_server_certificates(config); }},
-      {"disk pool",
-       [&](Words words) -> base::Result<void> {
-         auto pool = ensure_pool(config);
-         if (!pool) return base::passing(pool);
-         words =
-             pool->loop
-                 ? fmt::format(
-                       "btrfs image{}",
-                       pool->size_mib ? fmt::format(", {} GiB at most", pool->size_mib >> 10) : "")
-                 : "the data directory clones files itself";
-         return {};
-       }},
-      {"database",
-       [&](Words words) -> base::Result<void> {
-         if (!config.database_url.empty())
-           return words = "an existing one, as told", base::Result<void>();
-         auto fresh = ensure_cluster(config);
-         if (!fresh) return base::passing(fresh);
-         words = *fresh ? "new cluster" : "";
-         return {};
-       }},
-      {"guest kernel and agent", [&](Words) { return ensure_guest(config, *images, progress); }},
-      {"template base",
-       [&](Words words) -> base::Result<void> {
-         auto made = ensure_template(config, *images, progress);
-         if (!made) return base::passing(made);
-         words = build = *made;
-         return {};
-       }},
-  };
-  for (auto const& [what, action] : steps) {
-    auto done = step(what, action);
-    if (!done) return base::passing(done, what);
+  auto progress = Progress::on_stderr();
+  progress.begin("guest kernel and agent");
+  auto guest = ensure_guest(config, *images, progress);
+  if (!guest) {
+    progress.failed();
+    return base::passing(guest);
   }
+  progress.done();
+  progress.begin("template base");
+  auto made = ensure_template(config, *images, progress);
+  if (!made) {
+    progress.failed();
+    return base::passing(made);
+  }
+  progress.done(*made);
+  build = *made;
   return {};
 }
 
@@ -382,10 +399,14 @@ int up(UpOptions const& options) {
   if (auto const ports = probe_ports(config); ports.health == Health::broken) {
     return complain({base::Code::conflict, ports.proof}, "Choose others: " + ports.fix);
   }
-  std::string build;
-  auto prepared = prepare_host(config, from_dir, build);
+  auto prepared = prepare_host(config, from_dir);
   if (!prepared) return complain(prepared.error(), "What is wrong with this host: space doctor");
+  // A service that starts with the host takes the images as they are: it neither asks mirrors nor
+  // builds.
   if (options.foreground) return run_supervisor(database_config_path(config));
+  std::string build;
+  auto made = prepare_images(config, from_dir, build);
+  if (!made) return complain(made.error(), "What is wrong with this host: space doctor");
   auto started = start_supervisor(config, config.program_dir + "/space");
   if (!started) return complain(started.error());
   auto ready = await_programs(config);
