@@ -60,8 +60,12 @@ Sandbox::Sandbox(Host& host, JournalEntry found_again, Reservation reservation, 
       slot_is_ours_(found != Found::nothing),
       talking_(host.executor),
       changed_(host.executor) {
-  if (entry_.phase == "starting")
-    blame("start_failed", "the worker was restarted during the start");
+  if (entry_.phase == "starting") {
+    // Our kill of what it began is no cause of its own.
+    end_asked_ = true;
+    blame("start_failed", "the worker was restarted during the start; try again");
+    entry_.error_code = base::name_of(base::Code::unavailable);
+  }
   // Found running, with its end decided by the worker before us.
   if (entry_.phase == "ending") end_asked_ = !entry_.cause.empty();
 }

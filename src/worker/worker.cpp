@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::seconds end_patience(60);
 constexpr std::chrono::seconds undo_patience(15);
 // A proof is a boot on a host that offers KVM: if it worked, it would take a second.
-constexpr BootLimits proof_limits{std::chrono::milliseconds(15'000),
+constexpr BootLimits proof_limits{std::chrono::milliseconds(10'000),
                                   std::chrono::milliseconds(10'000),
                                   std::chrono::milliseconds(60'000)};
 
@@ -231,11 +231,20 @@ async::Task<void> Worker::prove_kvm(std::string build) {
       "software emulation: this host offers KVM, but a guest did not boot under it (" + why + ")");
 }
 
+/// As soon as there is a template to boot, so that the first sandbox need not wait for the proof.
 asio::awaitable<void> Worker::prove_ahead() {
-  auto const builds = host_.disks.builds();
-  if (builds.empty()) co_return;
-  auto const proven = co_await prove_kvm(builds.back());
-  if (!proven) base::log::warn("accelerator_not_proven", {{"what", proven.error().message()}});
+  while (!host_.accelerator.decided()) {
+    auto pause = std::chrono::milliseconds(1'000);
+    auto const builds = host_.disks.builds();
+    if (!builds.empty()) {
+      auto const proven = co_await prove_kvm(builds.back());
+      if (proven) co_return;
+      base::log::warn("accelerator_not_proven",
+                      {{"what", proven.error().message()}, {"detail", proven.error().detail()}});
+      pause = std::chrono::milliseconds(30'000);
+    }
+    co_await async::sleep_for(pause);
+  }
 }
 
 }  // namespace worker

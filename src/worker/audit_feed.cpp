@@ -1,0 +1,76 @@
+#include "worker/audit_feed.hpp"
+
+#include "base/log.hpp"
+
+namespace worker {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::size_t waiting_max = 65'536;
+constexpr std::size_t latest_max = 4'096;
+constexpr std::chrono::milliseconds write_every(1'000);
+
+}  // namespace
+
+AuditFeed::AuditFeed(asio::any_io_executor executor, std::string directory)
+    : directory_(std::move(directory)), changed_(std::move(executor)) {}
+
+async::Task<void> AuditFeed::open() {
+  auto log = co_await async::blocking([directory = directory_] { return audit::Log::open(directory); });
+  if (!log) co_return base::passing(log, "open the audit log");
+  log_ = std::move(*log);
+  co_return base::Result<void>();
+}
+
+void AuditFeed::add(std::string const& sandbox, std::string record) {
+  latest_.push_back({++last_, sandbox, record});
+  if (latest_.size() > latest_max) latest_.pop_front();
+  if (waiting_.size() >= waiting_max) {
+    broken_ = true;  // the disk has not taken anything for long
+  } else {
+    waiting_.push_back(std::move(record));
+  }
+  changed_.notify_all();
+}
+
+asio::awaitable<void> AuditFeed::run() {
+  for (;;) {
+    while (waiting_.empty())
+      co_await changed_.wait();
+    co_await write_out();
+    co_await async::sleep_for(write_every);
+  }
+}
+
+asio::awaitable<void> AuditFeed::write_out() {
+  if (!log_ || waiting_.empty()) co_return;
+  auto batch = std::make_shared<std::deque<std::string>>(std::exchange(waiting_, {}));
+  auto const written = co_await async::blocking([log = log_, batch]() -> base::Result<void> {
+    for (auto const& record : *batch) {
+      auto appended = log->append(record);
+      if (!appended) return appended;
+    }
+    return log->sync();
+  });
+  if (written) co_return;
+  base::log::error("audit_broken",
+                   {{"what", written.error().message()}, {"detail", written.error().detail()}});
+  broken_ = true;
+  changed_.notify_all();
+}
+
+asio::awaitable<void> AuditFeed::close() {
+  co_await write_out();
+}
+
+std::vector<AuditFeed::Numbered> AuditFeed::after(std::uint64_t number,
+                                                  std::string const& sandbox) const {
+  std::vector<Numbered> out;
+  for (auto const& one : latest_)
+    if (one.number > number && one.sandbox == sandbox) out.push_back(one);
+  return out;
+}
+
+}  // namespace worker

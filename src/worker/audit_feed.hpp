@@ -1,0 +1,57 @@
+#pragma once
+
+#include "async/task.hpp"
+#include "audit/chain.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace worker {
+
+/// Decisions of all gateways of this host on their way into the audit log, and to those who watch.
+/// A record is on disk within about a second. When the log cannot be written the feed is broken for
+/// the rest of this process's life: a network that leaves no record is switched off by its link.
+class AuditFeed {
+ public:
+  AuditFeed(boost::asio::any_io_executor executor, std::string directory);
+
+  async::Task<void> open();
+  /// `record`: one JSON object on one line.
+  void add(std::string const& sandbox, std::string record);
+
+  bool broken() const noexcept { return broken_; }
+
+  /// Writes what comes until cancelled.
+  boost::asio::awaitable<void> run();
+  /// Writes what is left.
+  boost::asio::awaitable<void> close();
+
+  struct Numbered {
+    std::uint64_t number = 0;
+    std::string sandbox;
+    std::string record;
+  };
+
+  /// Of the latest records, those of one sandbox after a number; and the number to go on from.
+  std::vector<Numbered> after(std::uint64_t number, std::string const& sandbox) const;
+
+  std::uint64_t last() const noexcept { return last_; }
+
+  boost::asio::awaitable<void> wait() { return changed_.wait(); }
+
+ private:
+  boost::asio::awaitable<void> write_out();
+
+  std::string directory_;
+  std::shared_ptr<audit::Log> log_;  // shared: a write that is under way keeps it
+  std::deque<std::string> waiting_;
+  std::deque<Numbered> latest_;
+  std::uint64_t last_ = 0;
+  bool broken_ = false;
+  async::Signal changed_;
+};
+
+}  // namespace worker

@@ -1,0 +1,105 @@
+#pragma once
+
+#include "hostd/client.hpp"
+#include "http/client.hpp"
+#include "net/byte_stream.hpp"
+#include "vmm/descriptor.hpp"
+#include "wire/config.hpp"
+#include "wire/credential.hpp"
+#include "wire/gateway.hpp"
+#include "worker/audit_feed.hpp"
+
+#include <deque>
+#include <functional>
+#include <optional>
+
+namespace worker {
+
+/// What the links of a host share.
+struct GatewayHost {
+  boost::asio::any_io_executor executor;
+  wire::Config const& config;
+  hostd::Client hostd;
+  AuditFeed& audit;
+  http::Client& broker;
+};
+
+/// A sandbox's line to its gateway: starts it, keeps it informed and alive, writes down what it
+/// decides. Fails closed: without a gateway that has acknowledged the policy there is no network.
+/// A gateway that crashed is replaced, three times in ten minutes at most. Used on the loop alone.
+class GatewayLink {
+ public:
+  struct Wanted {
+    std::string sandbox;
+    std::uint64_t epoch = 0;
+    std::uint32_t slot = 0;
+    wire::EffectivePolicy policy;
+    std::vector<wire::Lease> credentials;
+  };
+
+  /// Tells the guest which authority to trust; called when a replaced gateway has a new one.
+  using TellGuest = std::function<async::Task<void>(std::string)>;
+
+  GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest);
+
+  /// Begins. `adopt`: a gateway of the worker before us may be there.
+  void begin(bool adopt);
+  /// Until the policy is in force; or why it will not be.
+  async::Task<void> wait_open();
+  /// In force on new and on live connections when this returns. A policy that cannot be read
+  /// changes nothing (invalid_argument); one that is not acknowledged within two seconds switches
+  /// the network off (unavailable).
+  async::Task<wire::GatewayApplied> apply(wire::EffectivePolicy policy,
+                                          std::optional<std::vector<wire::Lease>> credentials);
+
+  std::string const& authority_pem() const noexcept { return authority_; }
+
+  /// Lets go of the gateway, which lives on.
+  boost::asio::awaitable<void> close();
+  /// The sandbox is over: its leases end. The gateway itself goes with the slot.
+  boost::asio::awaitable<void> end();
+
+ private:
+  enum class State : std::uint8_t { closed, open, off };
+
+  boost::asio::awaitable<void> live(bool adopt);
+  async::Task<void> connect(bool adopt);
+  async::Task<void> adopt_or_start(bool adopt);
+  boost::asio::awaitable<void> serve();
+  boost::asio::awaitable<void> read_events();
+  boost::asio::awaitable<void> tend();
+  boost::asio::awaitable<void> read_log(vmm::Descriptor log);
+  boost::asio::awaitable<void> tell_guest_again();
+  boost::asio::awaitable<void> wait_applied();
+  boost::asio::awaitable<void> wait_settled();
+  boost::asio::awaitable<void> switch_off(std::string reason);
+  async::Task<void> put_leases();
+  async::Task<void> send(wire::GatewayCommand command);
+  void on_event(wire::GatewayEvent event);
+  void record(wire::GatewayDecision const& decision);
+  wire::GatewayCommand start_command(std::string trusted) const;
+
+  GatewayHost host_;
+  Wanted wanted_;
+  TellGuest tell_guest_;
+  State state_ = State::closed;
+  base::Error error_;  // why it is off
+  std::shared_ptr<net::ByteStream> stream_;
+  std::uint32_t gateway_user_ = 0;
+  std::string authority_;
+  std::optional<wire::GatewayApplied> applied_;
+  std::deque<base::SteadyTime> crashes_;
+  base::SteadyTime leases_due_{};
+  async::Turnstile changing_;
+  async::Turnstile writing_;
+  async::Signal changed_;
+  async::TaskGroup tasks_;
+};
+
+/// One decision as it stands in the audit log: fields that say nothing are left out. Pure.
+std::string audit_record(std::string const& sandbox,
+                         std::uint64_t epoch,
+                         std::string const& time,
+                         wire::GatewayDecision const& decision);
+
+}  // namespace worker
