@@ -44,12 +44,16 @@ Agent::Agent(asio::any_io_executor executor, Machine& machine, Options options)
       server_(std::make_unique<http::Server>(executor, *router_, limits())),
       tasks_(executor) {
   tasks_.spawn("reaper", reaper_.run());
+  if (!options.loopback) return;
+  forwarder_ = std::make_unique<LoopbackForwarder>(executor, *std::move(options.loopback));
+  forwarder_->start();
 }
 
 Agent::~Agent() = default;
 
 asio::awaitable<void> Agent::close() {
   co_await server_->close(std::chrono::milliseconds(0));
+  if (forwarder_) co_await forwarder_->close();
   co_await files_->filesystem.close();
   co_await processes_.close();
   tasks_.cancel();

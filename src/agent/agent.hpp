@@ -2,6 +2,7 @@
 
 #include "agent/context.hpp"
 #include "agent/init_handler.hpp"
+#include "agent/loopback_forward.hpp"
 #include "agent/machine.hpp"
 #include "agent/process_service.hpp"
 #include "agent/reaper.hpp"
@@ -19,6 +20,7 @@ class Agent {
     bool owns_machine = false;
     Reaper::Orphans orphans = Reaper::Orphans::leave;
     ProcessService::Options processes;
+    std::optional<LoopbackForwarder::Options> loopback;  // for the owner of a machine
   };
 
   /// `machine` outlives the agent.
@@ -45,6 +47,7 @@ class Agent {
   InitHandler init_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<http::Server> server_;
+  std::unique_ptr<LoopbackForwarder> forwarder_;
   async::TaskGroup tasks_;
 };
 

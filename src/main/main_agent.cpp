@@ -75,7 +75,10 @@ asio::awaitable<int> serve(Arguments arguments) {
   options.owns_machine = arguments.is_init;
   options.orphans =
       arguments.is_init ? agent::Reaper::Orphans::reap : agent::Reaper::Orphans::leave;
-  if (arguments.is_init) options.processes.control_group_root = "/sys/fs/cgroup";
+  if (arguments.is_init) {
+    options.processes.control_group_root = "/sys/fs/cgroup";
+    options.loopback.emplace();
+  }
   options.processes.reset_oom_score = protection.oom_score;
   options.processes.reset_real_time = protection.real_time;
   agent::Machine& machine = arguments.is_init ? static_cast<agent::Machine&>(guest) : nobody;
