@@ -409,9 +409,9 @@ TEST(ProcessTree, InAControlGroupNobodyEscapesAndTheGroupGoesWithItsLastMember) 
       [&mount](Guest& guest) -> asio::awaitable<void> {
         auto const file = guest.etc.path() + "/pid";
         // Out of the session and without its parent: only the group still knows whose it is.
-        auto const stream =
-            co_await guest.start("(setsid sh -c 'setsid sleep 30 & echo $! >" + file +
-                                 "' &) ; cat /proc/self/cgroup; exec sleep 30");
+        auto const stream = co_await guest.start(
+            "cat /proc/self/cgroup; (setsid sh -c 'setsid sleep 30 & echo $! >" + file +
+            "' &) ; exec sleep 30");
         auto const begun = co_await stream->next();
         auto const pid = testing::pid_of(*begun);
         std::int64_t escaped = 0;

@@ -53,6 +53,12 @@ CHILD_CODE void reset_handlers() {
     ::sigaction(signal, &standard, nullptr);
 }
 
+CHILD_CODE void ignore_no_broken_pipes() {
+  struct sigaction standard{};
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGPIPE, &standard, nullptr);
+}
+
 /// Children of a protected agent are ordinary processes again: the first to go when memory runs
 /// out.
 CHILD_CODE void lose_protection(SpawnPlan const& plan) {
@@ -112,6 +118,8 @@ CHILD_CODE int child_main(void* argument) {
   auto* child = static_cast<Child*>(argument);
   auto const& plan = *child->plan;
   if (!child->handlers_reset) reset_handlers();
+  // The kernel's own reset spares what is ignored, and that is what the agent does with this one.
+  ignore_no_broken_pipes();
   if (child->move_into_group >= 0 && call(SYS_write, child->move_into_group, "0", 1) != 1) {
     give_up(child, SpawnStage::control_group);
   }
@@ -240,7 +248,9 @@ std::variant<pid_t, SpawnFailure> spawn(SpawnPlan const& plan) {
   sigset_t before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  long pid = start_in_group(&child);
+  long pid = -1;
+  errno = ENOSYS;
+  if (plan.clone3) pid = start_in_group(&child);
   if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == EPERM || errno == EOPNOTSUPP)) {
     pid = start_and_move(&child);
   }

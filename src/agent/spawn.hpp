@@ -31,6 +31,7 @@ struct SpawnPlan {
   int error = -1;
   bool terminal = false;   // `input` is a terminal and becomes the controlling one
   int control_group = -1;  // an open directory of cgroup v2: the child starts in it
+  bool clone3 = true;  // false: the way of older kernels, which is otherwise taken when they refuse
   bool reset_oom_score = false;
   bool reset_real_time = false;
 };
