@@ -5,6 +5,7 @@ from `space env`. Second mode `url`: plain HTTP with one URL for API and sandbox
 """
 
 import os
+import uuid
 
 import pytest
 
@@ -16,25 +17,7 @@ def mode(request):
     return request.param
 
 
-@pytest.fixture
-def e2b_env(platform, mode, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("E2B_") or name == "SSL_CERT_FILE":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("E2B_API_KEY", platform.key)
-    if mode == "tls":
-        monkeypatch.setenv("E2B_DOMAIN", platform.domain)
-        monkeypatch.setenv("SSL_CERT_FILE", platform.ca_file)
-    else:
-        monkeypatch.setenv("E2B_API_URL", platform.http_url)
-        monkeypatch.setenv("E2B_SANDBOX_URL", platform.http_url)
-    return mode
-
-
-@pytest.fixture(scope="module")
-def shared(platform, mode):
-    """One sandbox for the tests of a module that do not end it: a boot costs seconds in emulation."""
-    patch = pytest.MonkeyPatch()
+def point_client_at(platform, mode, patch):
     for name in list(os.environ):
         if name.startswith("E2B_") or name == "SSL_CERT_FILE":
             patch.delenv(name)
@@ -45,9 +28,27 @@ def shared(platform, mode):
     else:
         patch.setenv("E2B_API_URL", platform.http_url)
         patch.setenv("E2B_SANDBOX_URL", platform.http_url)
+
+
+@pytest.fixture
+def e2b_env(platform, mode, monkeypatch):
+    point_client_at(platform, mode, monkeypatch)
+    return mode
+
+
+@pytest.fixture(scope="session")
+def shared_mark():
+    return uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session")
+def shared(platform, mode, shared_mark):
+    """One sandbox for all tests of a mode that do not end it: a boot costs seconds in emulation."""
+    patch = pytest.MonkeyPatch()
+    point_client_at(platform, mode, patch)
     from e2b import Sandbox
 
-    sandbox = Sandbox.create(timeout=1200)
+    sandbox = Sandbox.create(timeout=1800, metadata={"mark": f"{shared_mark}-{mode}"})
     try:
         yield sandbox
     finally:

@@ -67,7 +67,9 @@ def test_files_are_touched_with_roots_rights_and_belong_to_the_user_named(shared
     assert shared.files.read("/root/secret.txt", user="user") == "s"
     shared.files.write("/opt/made/by-user", "u")
     shared.files.write(f"{folder}/by-root", "r", user="root")
-    owners = shared.commands.run(f"stat -c %U /root/secret.txt /opt/made /opt/made/by-user {folder}/by-root").stdout
+    owners = shared.commands.run(
+        f"stat -c %U /root/secret.txt /opt/made /opt/made/by-user {folder}/by-root", user="root"
+    ).stdout
     assert owners.split() == ["root", "user", "user", "root"]
 
 

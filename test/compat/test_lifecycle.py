@@ -45,9 +45,9 @@ def test_create_info_list_kill(make):
     assert Sandbox.list(query=SandboxQuery(metadata={"mark": mark})).next_items() == []
 
 
-def test_pages_newest_first(make):
-    mark = uuid.uuid4().hex
-    first = make(timeout=120, metadata={"mark": mark})
+def test_pages_newest_first(make, shared, shared_mark, mode):
+    mark = f"{shared_mark}-{mode}"
+    first = shared
     second = make(timeout=120, metadata={"mark": mark})
     pages = Sandbox.list(query=SandboxQuery(metadata={"mark": mark}), limit=1)
     assert pages.has_next
@@ -96,8 +96,8 @@ def test_bad_requests_are_refused_with_a_reason(e2b_env, monkeypatch):
         Sandbox.create()
 
 
-def test_a_wrong_access_token_is_refused(make, platform, mode):
-    sandbox = make(timeout=120)
+def test_a_wrong_access_token_is_refused(shared, platform, mode):
+    sandbox = shared
     context = ssl.create_default_context(cafile=platform.ca_file)
     if mode == "tls":
         url = f"https://49983-{sandbox.sandbox_id}.{platform.domain}/process.Process/List"
@@ -113,15 +113,16 @@ def test_a_wrong_access_token_is_refused(make, platform, mode):
         assert raised.value.code == 401
 
 
-def test_a_server_in_the_guest_is_reached_by_its_host_name(make, platform, mode):
+def test_a_server_in_the_guest_is_reached_by_its_host_name(shared, platform, mode):
     if mode == "url":
         pytest.skip("get_host() is a host name: the plain-URL mode has none (docs/guide/e2b.md)")
-    sandbox = make(timeout=180)
+    sandbox = shared
     context = ssl.create_default_context(cafile=platform.ca_file)
     url = f"https://{sandbox.get_host(8000)}/page?q=1%202"
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(url, context=context)
     assert raised.value.code == 502 and "port is not open" in raised.value.read().decode()
+    # The second one is reached by way of the agent, as hosted: development servers listen on localhost.
     for bind in ("0.0.0.0", "127.0.0.1"):
         server = sandbox.commands.run(
             "python3 -c \"import http.server\nclass H(http.server.BaseHTTPRequestHandler):\n"
@@ -129,19 +130,19 @@ def test_a_server_in_the_guest_is_reached_by_its_host_name(make, platform, mode)
             "  s.send_response(200); s.send_header('Content-Length',str(len(b))); s.end_headers(); s.wfile.write(b)\n"
             f"http.server.HTTPServer(('{bind}',8000),H).serve_forever()\"", background=True, timeout=0)
         body = None
-        for _ in range(60):
+        end = time.monotonic() + 30
+        while body is None and time.monotonic() < end:
             try:
                 request = urllib.request.Request(url, headers={"X-Access-Token": "leak"})
-                body = urllib.request.urlopen(request, context=context).read().decode()
-                break
+                body = urllib.request.urlopen(request, context=context, timeout=20).read().decode()
             except urllib.error.HTTPError:
                 time.sleep(0.5)
         assert body == f"/page?q=1%202 {sandbox.get_host(8000)} None", bind
         server.kill()
 
 
-def test_metrics_come_within_30_seconds(make):
-    sandbox = make(timeout=120)
+def test_metrics_come_within_30_seconds(shared):
+    sandbox = shared
     end = time.monotonic() + 30
     samples = []
     while not samples and time.monotonic() < end:
@@ -150,8 +151,8 @@ def test_metrics_come_within_30_seconds(make):
     assert samples and samples[0].mem_total > 400 * 2**20 and samples[0].cpu_count == 1 and samples[0].disk_total > 2**30
 
 
-def test_git_against_a_local_daemon_within_ten_seconds(make):
-    sandbox = make(timeout=60)
+def test_git_against_a_local_daemon(shared):
+    sandbox = shared
     sandbox.commands.run(
         "git config --global user.email a@b; git config --global user.name n; git init -q --bare /tmp/r.git; "
         "git -C /tmp/r.git symbolic-ref HEAD refs/heads/main; git daemon --reuseaddr --base-path=/tmp --export-all "
@@ -162,7 +163,6 @@ def test_git_against_a_local_daemon_within_ten_seconds(make):
     assert sandbox.files.read("/home/user/copy/f") == "x\n"
 
 
-def test_insecure_sandboxes_have_no_token(make, platform, mode):
+def test_insecure_sandboxes_have_no_token(make):
     sandbox = make(timeout=60, secure=False)
-    if mode == "tls":
-        assert sandbox.commands.run("echo open").stdout == "open\n"
+    assert sandbox.commands.run("echo open").stdout == "open\n"
