@@ -3,6 +3,7 @@
 
     embed.py migrations OUTPUT FILE.sql...   defines store::all_migrations()
     embed.py openapi OUTPUT FILE.yaml        defines controlplane::openapi_json(), the file as JSON
+    embed.py library OUTPUT FILE.so          defines hostd::guest_memory_library(), the file's bytes
 """
 import json
 import os
@@ -53,9 +54,24 @@ std::string_view openapi_json() {
 ''' % literal(json.dumps(document, separators=(',', ':'), ensure_ascii=False))
 
 
+def library(paths):
+    with open(paths[0], 'rb') as file:
+        content = file.read()
+    lines = [content[i:i + 24] for i in range(0, len(content), 24)]
+    return '''#include "hostd/guest_memory.hpp"
+namespace hostd {
+std::string_view guest_memory_library() {
+  static constexpr char bytes[] =
+%s;
+  return {bytes, sizeof bytes - 1};
+}
+}  // namespace hostd
+''' % '\n'.join('"%s"' % ''.join('\\%03o' % byte for byte in line) for line in lines)
+
+
 def main():
     what, output, paths = sys.argv[1], sys.argv[2], sys.argv[3:]
-    text = {'migrations': migrations, 'openapi': openapi}[what](paths)
+    text = {'migrations': migrations, 'openapi': openapi, 'library': library}[what](paths)
     os.makedirs(os.path.dirname(output), exist_ok=True)
     with open(output, 'w', encoding='utf-8') as file:
         file.write(text)

@@ -22,11 +22,11 @@ template <std::size_t n> std::string text_of(std::array<char, n> const& bytes) {
 base::Result<Received> ask(std::string const& path,
                            Request const& request,
                            std::size_t fds_wanted,
-                           int passed = -1) {
+                           std::initializer_list<int> passed = {}) {
   auto socket = os::connect_packets(path, answer_limit);
   if (!socket) return base::passing(socket, "reach space-hostd");
   std::vector<int> fds;
-  if (passed >= 0) fds.push_back(passed);
+  std::ranges::copy_if(passed, std::back_inserter(fds), [](int fd) { return fd >= 0; });
   auto sent = os::send_packet(*socket, std::as_bytes(std::span(&request, 1)), fds);
   if (!sent) return base::passing(sent, "ask space-hostd");
   Received received;
@@ -101,12 +101,13 @@ base::Result<Vmm> Client::start_vmm(std::uint32_t slot,
                                     base::SandboxId const& sandbox,
                                     std::uint64_t epoch,
                                     Machine const& machine,
-                                    os::FdRef disk) const {
+                                    os::FdRef disk,
+                                    os::FdRef memory) const {
   auto request = request_for(Action::start_vmm, slot);
   sandbox.str().copy(request.sandbox.data(), request.sandbox.size() - 1);
   request.epoch = epoch;
   request.machine = machine;
-  auto got = ask(path_, request, 4, disk.get());
+  auto got = ask(path_, request, 4, {disk.get(), memory.get()});
   if (!got) return base::passing(got, "start a machine");
   return vmm_of(std::move(*got));
 }

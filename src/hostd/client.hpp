@@ -73,12 +73,14 @@ class Client {
   base::Result<void> remove_slot(std::uint32_t slot) const;
 
   /// `disk`: a regular file opened for reading and writing, a multiple of 512 bytes; borrowed.
+  /// `memory`: for MachineStart::record and restore, borrowed as well.
   /// A slot takes one VMM in its life: invalid_argument when it is spent.
   base::Result<Vmm> start_vmm(std::uint32_t slot,
                               base::SandboxId const& sandbox,
                               std::uint64_t epoch,
                               Machine const& machine,
-                              os::FdRef disk) const;
+                              os::FdRef disk,
+                              os::FdRef memory = os::FdRef(-1)) const;
   /// New connections to what runs there. not_found unless it is running.
   base::Result<Vmm> attach_vmm(std::uint32_t slot) const;
   /// Kills what is left, collects it, removes control group, sockets and record; the slot is spent

@@ -125,7 +125,7 @@ Bounds Host::bounds() const noexcept {
           .kvm = ::access("/dev/kvm", F_OK) == 0 && config_.accelerator != "tcg"};
 }
 
-Answer Host::handle(Request const& request, os::Fd passed) {
+Answer Host::handle(Request const& request, os::Fd disk, os::Fd memory) {
   reap();
   switch (request.action) {
     case Action::hello:
@@ -135,7 +135,7 @@ Answer Host::handle(Request const& request, os::Fd passed) {
     case Action::remove_slot:
       return remove_slot(request.slot);
     case Action::start_vmm:
-      return start_vmm(request, std::move(passed));
+      return start_vmm(request, disk, memory);
     case Action::attach_vmm:
       return attach_vmm(request.slot);
     case Action::inspect_slot:

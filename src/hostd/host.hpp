@@ -30,8 +30,8 @@ class Host {
   static base::Result<std::unique_ptr<Host>> open(wire::Config config);
   ~Host();
 
-  /// Everything but end_vmm. `passed`: the descriptor that came with the request, or empty.
-  Answer handle(Request const& request, os::Fd passed);
+  /// Everything but end_vmm. The descriptors that came with the request, or empty ones.
+  Answer handle(Request const& request, os::Fd disk, os::Fd memory);
 
   /// end_vmm in two parts, because a large machine takes its time to die and others shall not wait
   /// for it: begin_end() kills; then try_end() until it gives the answer.
@@ -70,7 +70,7 @@ class Host {
   Answer hello() const;
   Answer make_slot(std::uint32_t slot);
   Answer remove_slot(std::uint32_t slot);
-  Answer start_vmm(Request const& request, os::Fd disk);
+  Answer start_vmm(Request const& request, os::Fd const& disk, os::Fd const& memory);
   Answer attach_vmm(std::uint32_t slot);
   Answer inspect_slot(std::uint32_t slot);
   Answer dial(std::uint32_t slot, std::uint16_t port);
@@ -92,11 +92,18 @@ class Host {
     return config_.slot_uid_base + config_.slots_max + slot;
   }
 
-  base::Result<Answer> try_start(Request const& request, os::Fd disk);
-  base::Result<void> launch(Request const& request,
-                            os::Fd const& disk,
-                            std::uint64_t disk_bytes,
-                            int errors);
+  /// What a machine is started with: openings of our own.
+  struct Files {
+    os::Fd disk;
+    std::uint64_t disk_bytes = 0;
+    os::Fd memory;  // empty for a plain boot
+  };
+
+  static base::Result<Files> reopen_files(Machine const& machine,
+                                          os::Fd const& disk,
+                                          os::Fd const& memory);
+  base::Result<Answer> try_start(Request const& request, Files opened);
+  base::Result<void> launch(Request const& request, Files const& opened, int errors);
   base::Result<void> connect_ends(std::uint32_t slot, Answer& answer);
   void undo_start(std::uint32_t slot);
   bool finish_end(std::uint32_t slot, Answer& answer);

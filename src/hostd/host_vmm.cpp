@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/guest_memory.hpp"
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
 #include "hostd/jail_view.hpp"
@@ -44,22 +45,64 @@ Answer answer_of(Status status, std::string_view reason = {}) {
 /// A descriptor that came with a request becomes a new opening of the same file: its locks and
 /// flags are then not shared with the sender. Only what the sender may write itself is opened for
 /// writing.
+base::Result<os::Fd> reopen(os::Fd const& passed, int mode) {
+  os::Fd file(::open(fmt::format("/proc/self/fd/{}", passed.get()).c_str(), mode | O_CLOEXEC));
+  if (!file) return base::fail_errno("open a file of the machine");
+  return file;
+}
+
+/// Regular, and opened by the sender for at least reading, or for both.
+bool is_file(os::Fd const& passed, bool writable, struct stat& info) {
+  if (!passed || ::fstat(passed.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  int const flags = ::fcntl(passed.get(), F_GETFL);
+  if (flags < 0 || (flags & O_PATH) != 0) return false;
+  int const mode = flags & O_ACCMODE;
+  return mode == O_RDWR || (mode == O_RDONLY && !writable);
+}
+
 base::Result<os::Fd> reopen_disk(os::Fd const& passed, std::uint64_t& bytes) {
   struct stat info{};
-  if (!passed || ::fstat(passed.get(), &info) != 0)
-    return base::fail(base::Code::invalid_argument, "disk: no descriptor");
-  int const flags = ::fcntl(passed.get(), F_GETFL);
-  bool const writable = flags >= 0 && (flags & O_ACCMODE) == O_RDWR && (flags & O_PATH) == 0;
-  if (!S_ISREG(info.st_mode) || !writable) {
+  if (!is_file(passed, true, info)) {
     return base::fail(base::Code::invalid_argument,
                       "disk: not a regular file opened for reading and writing");
   }
   bytes = static_cast<std::uint64_t>(info.st_size);
   if (bytes < mib || bytes % 512 != 0)
     return base::fail(base::Code::invalid_argument, "disk: at least 1 MiB, a multiple of 512");
-  os::Fd disk(::open(fmt::format("/proc/self/fd/{}", passed.get()).c_str(), O_RDWR | O_CLOEXEC));
-  if (!disk) return base::fail_errno("open the disk");
-  return disk;
+  return reopen(passed, O_RDWR);
+}
+
+/// For a restore the VMM gets it open for reading alone: what many machines share none of them can
+/// change.
+base::Result<os::Fd> reopen_memory(os::Fd const& passed, Machine const& machine) {
+  bool const writable = machine.start == MachineStart::record;
+  struct stat info{};
+  if (!is_file(passed, writable, info)) {
+    return base::fail(base::Code::invalid_argument,
+                      writable ? "memory: not a regular file opened for reading and writing"
+                               : "memory: not a regular file opened for reading");
+  }
+  if (static_cast<std::uint64_t>(info.st_size) != machine.memory_mib * mib)
+    return base::fail(base::Code::invalid_argument, "memory: not as large as the machine's memory");
+  return reopen(passed, writable ? O_RDWR : O_RDONLY);
+}
+
+bool same_file(os::Fd const& one, os::Fd const& other) {
+  struct stat a{}, b{};
+  return ::fstat(one.get(), &a) != 0 || ::fstat(other.get(), &b) != 0 ||
+         (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
+}
+
+vmm::QemuMemory memory_of(MachineStart start) {
+  switch (start) {
+    case MachineStart::boot:
+      break;
+    case MachineStart::record:
+      return vmm::QemuMemory::recorded;
+    case MachineStart::restore:
+      return vmm::QemuMemory::restored;
+  }
+  return vmm::QemuMemory::own;
 }
 
 std::string key_of_file(std::string const& path) {
@@ -75,12 +118,18 @@ std::string key_of_file(std::string const& path) {
 
 }  // namespace
 
-Answer Host::start_vmm(Request const& request, os::Fd disk) {
+Answer Host::start_vmm(Request const& request, os::Fd const& disk, os::Fd const& memory) {
   auto const state = state_of(request.slot);
   if (state == SlotState::absent) return answer_of(Status::absent, "no such slot");
   if (state == SlotState::spent) return answer_of(Status::refused, "the slot is spent");
   if (state != SlotState::empty) return answer_of(Status::busy, "a machine is there");
-  auto answer = try_start(request, std::move(disk));
+  auto opened = reopen_files(request.machine, disk, memory);
+  base::Result<Answer> answer;
+  if (opened) {
+    answer = try_start(request, std::move(*opened));
+  } else {
+    answer = base::passing(opened);
+  }
   if (answer) return std::move(*answer);
   bool const callers_bug = answer.error().code() == base::Code::invalid_argument;
   base::log::error("vmm_not_started",
@@ -90,12 +139,25 @@ Answer Host::start_vmm(Request const& request, os::Fd disk) {
   return answer_of(callers_bug ? Status::refused : Status::failed, answer.error().message());
 }
 
-base::Result<Answer> Host::try_start(Request const& request, os::Fd passed) {
+base::Result<Host::Files> Host::reopen_files(Machine const& machine,
+                                             os::Fd const& disk,
+                                             os::Fd const& memory) {
+  Files opened;
+  auto own_disk = reopen_disk(disk, opened.disk_bytes);
+  if (!own_disk) return base::passing(own_disk);
+  opened.disk = std::move(*own_disk);
+  if (machine.start == MachineStart::boot) return opened;
+  auto own_memory = reopen_memory(memory, machine);
+  if (!own_memory) return base::passing(own_memory);
+  opened.memory = std::move(*own_memory);
+  if (same_file(opened.disk, opened.memory))
+    return base::fail(base::Code::invalid_argument, "memory: the same file as the disk");
+  return opened;
+}
+
+base::Result<Answer> Host::try_start(Request const& request, Files opened) {
   auto const slot = request.slot;
   auto const own = files(slot);
-  std::uint64_t disk_bytes = 0;
-  auto disk = reopen_disk(passed, disk_bytes);
-  if (!disk) return base::passing(disk);
   auto ready = refresh_view(request.machine.accelerator == Accelerator::kvm);
   if (!ready) return base::passing(ready);
   int ends[2];
@@ -110,7 +172,7 @@ base::Result<Answer> Host::try_start(Request const& request, os::Fd passed) {
     if (!netns) return base::passing(netns);
     step = limit_network(os::FdRef(*netns), request.machine.net_bytes_per_s_max);
   }
-  if (step) step = groups_->make(group_of(slot), limits_for(request.machine, *disk));
+  if (step) step = groups_->make(group_of(slot), limits_for(request.machine, opened.disk));
   if (step && SPACE_FAULT("hostd.vmm.group_made"))
     step = base::fail(base::Code::internal, "told to fail");
   if (step)
@@ -118,7 +180,7 @@ base::Result<Answer> Host::try_start(Request const& request, os::Fd passed) {
         own.write_record({.sandbox = std::string(request.sandbox.data()), .epoch = request.epoch});
   if (step && SPACE_FAULT("hostd.vmm.recorded"))
     step = base::fail(base::Code::internal, "told to fail");
-  if (step) step = launch(request, *disk, disk_bytes, errors_write.get());
+  if (step) step = launch(request, opened, errors_write.get());
   if (step && SPACE_FAULT("hostd.vmm.started"))
     step = base::fail(base::Code::internal, "told to fail");
   auto answer = answer_of(Status::ok);
@@ -137,10 +199,7 @@ base::Result<Answer> Host::try_start(Request const& request, os::Fd passed) {
   return answer;
 }
 
-base::Result<void> Host::launch(Request const& request,
-                                os::Fd const& disk,
-                                std::uint64_t disk_bytes,
-                                int errors) {
+base::Result<void> Host::launch(Request const& request, Files const& opened, int errors) {
   auto const slot = request.slot;
   auto const own = files(slot);
   auto& kept = kept_[slot];
@@ -159,7 +218,11 @@ base::Result<void> Host::launch(Request const& request,
   if (SPACE_FAULT("hostd.vmm.sockets_made"))
     return base::fail(base::Code::internal, "told to fail");
 
+  static_assert(first_jail_fd + 4 == vmm::qemu_memory_fd);
+  std::vector<int> fds{opened.disk.get(), kept.tap.get(), qmp->get(), console->get()};
+  if (opened.memory) fds.push_back(opened.memory.get());
   vmm::QemuSpec const qemu{.kvm = machine.accelerator == Accelerator::kvm,
+                           .memory = memory_of(machine.start),
                            .vcpus = machine.vcpus,
                            .memory_mib = machine.memory_mib,
                            .tb_size_mib = machine.tb_size_mib,
@@ -174,16 +237,18 @@ base::Result<void> Host::launch(Request const& request,
   JailSpec const jail{
       .program = vmm::qemu_binary,
       .argv = vmm::qemu_command(qemu),
+      .environment = opened.memory ? std::vector{fmt::format("LD_PRELOAD={}", jail_preload)}
+                                   : std::vector<std::string>{},
       .user = user_of(slot),
       .view = view_,
       .group_doors = groups_->clone_directory(group_of(slot)).empty()
                          ? groups_->doors(group_of(slot))
                          : std::vector<std::string>{},
       .clone_group = groups_->clone_directory(group_of(slot)),
-      .fds = {disk.get(), kept.tap.get(), qmp->get(), console->get()},
+      .fds = std::move(fds),
       .errors = errors,
       .filter = &filter_,
-      .file_bytes_max = disk_bytes,
+      .file_bytes_max = opened.disk_bytes,
       // Maps libraries and stacks beside what it uses: generous, yet an end.
       .address_bytes_max =
           limits_memory_here ? 0 : (machine.memory_mib + machine.tb_size_mib + 2048ULL) * mib,
@@ -345,7 +410,9 @@ base::Result<void> Host::refresh_view(bool kvm) {
   if (!parts) return base::passing(parts);
   parts->push_back({kernel, vmm::qemu_kernel});
   parts->push_back({initrd, vmm::qemu_initrd});
-  auto view = make_jail_view({.files = std::move(*parts), .kvm = kvm}, directory_ + "/jail");
+  auto view =
+      make_jail_view({.files = std::move(*parts), .kvm = kvm, .preload = guest_memory_library()},
+                     directory_ + "/jail");
   if (!view) return base::passing(view);
   if (filter_.empty() || filter_kvm_ != kvm) {
     auto filter = make_system_filter(kvm);

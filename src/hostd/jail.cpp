@@ -35,8 +35,8 @@ struct Failure {
 /// reported and ends it.
 class Inside {
  public:
-  Inside(JailSpec const& spec, char* const* argv, int report)
-      : spec_(spec), argv_(argv), report_(report) {}
+  Inside(JailSpec const& spec, char* const* argv, char* const* environment, int report)
+      : spec_(spec), argv_(argv), environment_(environment), report_(report) {}
 
   [[noreturn]] void run() {
     // Until exec nobody else would end a half-made machine when we are killed. Changing user clears
@@ -51,8 +51,7 @@ class Inside {
     limit_resources();
     drop_rights();
     if (spec_.filter != nullptr) install_filter();
-    char* const environment[] = {nullptr};
-    ::syscall(SYS_execveat, jail_program_fd, "", argv_, environment, AT_EMPTY_PATH);
+    ::syscall(SYS_execveat, jail_program_fd, "", argv_, environment_, AT_EMPTY_PATH);
     must(false, "execute the program");
     ::_exit(127);
   }
@@ -176,18 +175,25 @@ class Inside {
 
   JailSpec const& spec_;
   char* const* argv_;
+  char* const* environment_;
   int report_;
   int view_ = -1;
 };
 
+std::vector<char*> words_of(std::vector<std::string> const& texts) {
+  std::vector<char*> words;
+  // SAFETY: exec does not write to the strings; its signature is older than const.
+  for (auto const& text : texts)
+    words.push_back(const_cast<char*>(text.c_str()));  // NOLINT
+  words.push_back(nullptr);
+  return words;
+}
+
 }  // namespace
 
 base::Result<Jailed> start_jailed(JailSpec const& spec) {
-  std::vector<char*> argv;
-  // SAFETY: exec does not write to the strings; its signature is older than const.
-  for (auto const& word : spec.argv)
-    argv.push_back(const_cast<char*>(word.c_str()));  // NOLINT
-  argv.push_back(nullptr);
+  auto argv = words_of(spec.argv);
+  auto environment = words_of(spec.environment);
 
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return base::fail_errno("make a pipe");
@@ -208,7 +214,7 @@ base::Result<Jailed> start_jailed(JailSpec const& spec) {
   }
   auto const child = ::syscall(SYS_clone3, &args, sizeof args);
   if (child < 0) return base::fail_errno("start a process in namespaces");
-  if (child == 0) Inside(spec, argv.data(), report_write.get()).run();
+  if (child == 0) Inside(spec, argv.data(), environment.data(), report_write.get()).run();
 
   Jailed jailed{.pid = static_cast<pid_t>(child), .pidfd = os::Fd(pidfd)};
   report_write.reset();

@@ -13,14 +13,15 @@ namespace hostd {
 
 /// How one program is confined. Descriptors are borrowed.
 struct JailSpec {
-  std::string program;                   // path inside the view
-  std::vector<std::string> argv;         // with the name first; the environment is empty
-  std::uint32_t user = 0;                // user and group id; no other groups
-  os::FdRef view;                        // make_jail_view()
-  std::vector<std::string> group_doors;  // files of control groups to join by writing "0"
-  std::string clone_group;               // or the directory of a version 2 group to be born in
-  std::vector<int> fds;                  // become first_jail_fd, first_jail_fd + 1, …
-  int errors = -1;                       // becomes stderr and stdout; -1 is /dev/null
+  std::string program;                     // path inside the view
+  std::vector<std::string> argv;           // with the name first
+  std::vector<std::string> environment{};  // "NAME=value"
+  std::uint32_t user = 0;                  // user and group id; no other groups
+  os::FdRef view;                          // make_jail_view()
+  std::vector<std::string> group_doors;    // files of control groups to join by writing "0"
+  std::string clone_group;                 // or the directory of a version 2 group to be born in
+  std::vector<int> fds;                    // become first_jail_fd, first_jail_fd + 1, …
+  int errors = -1;                         // becomes stderr and stdout; -1 is /dev/null
   // Null for a program that installs its own before it reads a stranger's byte (the gateway).
   std::vector<sock_filter> const* filter = nullptr;
   int network = -1;  // a network namespace to live in; -1 is a new, empty one

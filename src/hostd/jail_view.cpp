@@ -57,6 +57,25 @@ class Builder {
          "protect a file of a jail");
   }
 
+  /// In a file system of its own: the root of a jail executes nothing.
+  void preload(std::string_view content) const {
+    must(::mkdir("./preload", 0755) == 0, "make a directory of a jail");
+    must(::mount("jail", "./preload", "tmpfs", MS_NOSUID | MS_NODEV, "size=256k,mode=755") == 0,
+         "mount the library of a jail");
+    auto const path = std::string(".") + jail_preload;
+    os::Fd const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
+    must(static_cast<bool>(file), "make the library of a jail");
+    auto const written = ::write(file.get(), content.data(), content.size());
+    must(written >= 0 && static_cast<std::size_t>(written) == content.size(),
+         "write the library of a jail");
+    must(::mount(nullptr,
+                 "./preload",
+                 nullptr,
+                 MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV,
+                 nullptr) == 0,
+         "protect the library of a jail");
+  }
+
   void device(char const* name, unsigned major, unsigned minor) const {
     auto const path = std::string("./dev/") + name;
     must(::mknod(path.c_str(), S_IFCHR | 0666, makedev(major, minor)) == 0,
@@ -81,6 +100,7 @@ void build(JailViewSpec const& spec, std::string const& scratch, Builder const& 
   ::umask(022);
   for (auto const& file : spec.files)
     builder.bind(file);
+  if (!spec.preload.empty()) builder.preload(spec.preload);
   builder.must(::mkdir("./dev", 0755) == 0, "make a directory of a jail");
   builder.must(::mount("jail", "./dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=755") == 0,
                "mount devices");

@@ -3,6 +3,7 @@
 #include "os/fd.hpp"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hostd {
@@ -15,8 +16,12 @@ struct JailFile {
 
 struct JailViewSpec {
   std::vector<JailFile> files;
-  bool kvm = false;  // also /dev/kvm
+  bool kvm = false;            // also /dev/kvm
+  std::string_view preload{};  // content of jail_preload; empty: no such file
 };
+
+/// Where a library lies that is loaded into a jailed program before its own.
+inline constexpr char jail_preload[] = "/preload/library.so";
 
 /// The file system as a jailed program sees it: a mount namespace that holds these files,
 /// /dev/null, /dev/zero, /dev/urandom, and nothing that can be written. Made once; each machine

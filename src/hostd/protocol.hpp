@@ -10,7 +10,8 @@
 /// refused.
 ///
 /// hostd keeps no memory that it cannot rebuild: what exists is told by the kernel (namespace
-/// files, control groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n; gateways are
+/// files, control groups `<instance>/slot-<n>`, processes with user id slot_uid_base + n; gateways
+/// are
 /// `<instance>/gateway-<n>` with user id slot_uid_base + slots_max + n) and by
 /// `<run_dir>/hostd/slots/<n>`, a record of sandbox id and epoch that it writes before it starts a
 /// VMM.
@@ -22,12 +23,12 @@ enum class Action : std::uint32_t {
   hello = 1,    // → version, features
   make_slot,    // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
   remove_slot,  // slot → gone; refused (busy) while a VMM lives there
-  start_vmm,    // slot, sandbox, epoch, machine; fds: [disk read-write] → pid; fds: [pidfd, qmp,
-                // console, stderr]
+  start_vmm,   // slot, sandbox, epoch, machine; fds: [disk read-write] and, for record and restore,
+               // [memory file] → pid; fds: [pidfd, qmp, console, stderr]
   attach_vmm,  // slot → record of what runs there, pid; fds: [pidfd, qmp, console] after a worker's
                // restart
-  end_vmm,  // slot → kills what is left (whole control group), reaps, removes the group and the
-            // record → exit
+  end_vmm,     // slot → kills what is left (whole control group), reaps, removes the group and the
+               // record → exit
   inspect_slot,  // slot → record without descriptors (state, sandbox, epoch, pid, user id)
   dial,  // slot, port → fds: [TCP socket inside the slot, marked, connect() to the guest begun]
   start_gateway,   // slot → pid, user id; fds: [control socket, stderr]. busy when one runs there
@@ -45,7 +46,14 @@ enum class Status : std::int32_t {
 
 enum class Accelerator : std::uint32_t { tcg = 0, kvm = 1 };
 
+/// Where the guest's memory comes from; the machine is the same. A memory file is a regular file of
+/// exactly memory_mib. record: it must be opened for reading and writing, and gets what the guest
+/// writes. restore: hostd opens it anew for reading alone and the VMM maps it privately; the state
+/// of the devices is loaded over the control socket.
+enum class MachineStart : std::uint32_t { boot = 0, record = 1, restore = 2 };
+
 struct Machine {
+  MachineStart start = MachineStart::boot;
   Accelerator accelerator = Accelerator::tcg;
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;

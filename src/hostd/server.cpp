@@ -92,20 +92,25 @@ bool Server::serve(Connection& connection) {
   auto packet =
       os::receive_packet(connection.socket, std::as_writable_bytes(std::span(&request, 1)));
   if (!packet || packet->size == 0) return false;
-  if (packet->truncated || packet->size != sizeof request || packet->fds.size() > 1) {
+  if (packet->truncated || packet->size != sizeof request || packet->fds.size() > 2) {
     base::log::warn("malformed_request", {{"bytes", packet->size}, {"fds", packet->fds.size()}});
     return false;
   }
-  bool const brings_disk = request.action == Action::start_vmm;
   auto const fault = fault_in(request, host_.bounds());
   if (!fault.empty()) return answer(connection, refused(Status::refused, fault));
-  if (packet->fds.size() != (brings_disk ? 1U : 0U)) {
+  std::size_t wanted = 0;
+  if (request.action == Action::start_vmm)
+    wanted = request.machine.start == MachineStart::boot ? 1 : 2;
+  if (packet->fds.size() != wanted) {
     return answer(connection,
-                  refused(Status::refused, "descriptors: one for start_vmm, none for the others"));
+                  refused(Status::refused,
+                          "descriptors: one for start_vmm, two with a memory file, none for the "
+                          "others"));
   }
   if (request.action != Action::end_vmm) {
+    packet->fds.resize(2);  // an empty one for what it does not bring
     return answer(connection,
-                  host_.handle(request, brings_disk ? std::move(packet->fds[0]) : os::Fd()));
+                  host_.handle(request, std::move(packet->fds[0]), std::move(packet->fds[1])));
   }
   auto ended = host_.begin_end(request);
   if (ended) return answer(connection, *ended);

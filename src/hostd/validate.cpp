@@ -21,6 +21,10 @@ std::string_view fault_in_machine(Machine const& machine, bool kvm) {
       machine.accelerator == Accelerator::tcg || machine.accelerator == Accelerator::kvm;
   if (!known) return "accelerator: unknown";
   if (machine.accelerator == Accelerator::kvm && !kvm) return "accelerator: no KVM on this host";
+  if (!in(static_cast<std::uint32_t>(machine.start),
+          static_cast<std::uint32_t>(MachineStart::boot),
+          static_cast<std::uint32_t>(MachineStart::restore)))
+    return "start: unknown";
   if (!in(machine.vcpus, 1, 32)) return "vcpus: 1 to 32";
   if (!in(machine.memory_mib, 64, 262'144)) return "memory_mib: 64 to 262144";
   if (!in(machine.tb_size_mib, 8, 2048)) return "tb_size_mib: 8 to 2048";

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -45,6 +46,33 @@ async::Task<std::size_t> Descriptor::read_some(std::span<char> into) {
     co_return base::fail(base::Code::cancelled, "the descriptor was closed");
   if (error) co_return std::size_t{0};
   co_return got;
+}
+
+async::Task<void> Descriptor::write_all(std::string text, os::FdRef passed) {
+  using asio::posix::stream_descriptor;
+  for (;;) {
+    iovec bytes{.iov_base = text.data(), .iov_len = text.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    auto* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    int const fd = passed.get();
+    std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    auto const sent =
+        ::sendmsg(impl_->stream.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) co_return co_await write_all(text.substr(static_cast<std::size_t>(sent)));
+    if (errno != EAGAIN && errno != EINTR) co_return base::fail_errno("write to a socket");
+    boost::system::error_code error;
+    co_await impl_->stream.async_wait(stream_descriptor::wait_write,
+                                      asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return base::fail(base::Code::cancelled, "the descriptor was closed");
+  }
 }
 
 async::Task<void> Descriptor::write_all(std::string text) {

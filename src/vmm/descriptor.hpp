@@ -21,6 +21,8 @@ class Descriptor {
   async::Task<std::size_t> read_some(std::span<char> into);
   /// Sockets only. Whole text, as fast as the other side takes it.
   async::Task<void> write_all(std::string text);
+  /// The same with a descriptor (borrowed) beside its first byte. Unix sockets only.
+  async::Task<void> write_all(std::string text, os::FdRef passed);
   /// For a pidfd: its process has ended.
   boost::asio::awaitable<void> wait_readable();
   /// For a socket whose connect() is under way: it has ended, well or not.

@@ -1,5 +1,6 @@
 #include "vmm/qemu.hpp"
 
+#include "base/fault.hpp"
 #include "base/log.hpp"
 #include "vmm/console.hpp"
 #include "vmm/qmp.hpp"
@@ -12,6 +13,8 @@ constexpr std::size_t console_bytes_per_s = 512 * 1024;
 constexpr std::size_t console_bytes_max = 1 << 20;
 constexpr std::size_t errors_bytes_max = 16 * 1024;
 constexpr std::size_t tail_bytes = 16 * 1024;
+constexpr char state_name[] = "state";
+constexpr std::chrono::milliseconds poll_interval(1);
 
 class QemuVmm final : public Vmm {
  public:
@@ -31,6 +34,9 @@ class QemuVmm final : public Vmm {
   async::Task<void> pause(base::Deadline deadline) override;
   async::Task<void> resume(base::Deadline deadline) override;
 
+  async::Task<void> capture(os::FdRef state, base::Deadline deadline) override;
+  async::Task<void> restore(os::FdRef state, base::Deadline deadline) override;
+
   bool stalled() const noexcept override { return stalled_; }
 
   asio::awaitable<void> wait_gone() override;
@@ -41,6 +47,14 @@ class QemuVmm final : public Vmm {
   asio::awaitable<void> close() override;
 
  private:
+  /// One command whose answer says nothing.
+  async::Task<void> command(std::string name, qmp::json::object arguments, base::Deadline deadline);
+  /// "status" in what `name` (a query) answers.
+  async::Task<std::string> status_of(std::string name, base::Deadline deadline);
+  /// Only what is no file of its own goes through the stream, and the stream goes to or comes from
+  /// `state`.
+  async::Task<void> prepare_migration(os::FdRef state, base::Deadline deadline);
+  async::Task<void> wait_written(base::Deadline deadline);
   void on_event(qmp::Event const& event);
   asio::awaitable<void> watch_process();
   asio::awaitable<void> converse();
@@ -149,14 +163,91 @@ asio::awaitable<void> QemuVmm::drain(Descriptor from, ConsoleRing* into) {
 }
 
 async::Task<void> QemuVmm::pause(base::Deadline deadline) {
-  auto const done = co_await control_.execute("stop", {}, deadline);
+  co_return co_await command("stop", {}, deadline);
+}
+
+async::Task<void> QemuVmm::resume(base::Deadline deadline) {
+  co_return co_await command("cont", {}, deadline);
+}
+
+async::Task<void> QemuVmm::command(std::string name,
+                                   qmp::json::object arguments,
+                                   base::Deadline deadline) {
+  auto const done = co_await control_.execute(std::move(name), std::move(arguments), deadline);
   if (!done) co_return std::unexpected(done.error());
   co_return base::Result<void>();
 }
 
-async::Task<void> QemuVmm::resume(base::Deadline deadline) {
-  auto const done = co_await control_.execute("cont", {}, deadline);
-  if (!done) co_return std::unexpected(done.error());
+async::Task<std::string> QemuVmm::status_of(std::string name, base::Deadline deadline) {
+  auto const answer = co_await control_.execute(name, {}, deadline);
+  if (!answer) co_return std::unexpected(answer.error());
+  auto const* object = answer->if_object();
+  auto const* status = object ? object->if_contains("status") : nullptr;
+  auto const* text = status ? status->if_string() : nullptr;
+  // query-migrate has no status before the migration's thread has begun.
+  if (!object || (status && !text))
+    co_return base::fail(base::Code::internal, "the virtual machine's answer makes no sense", name);
+  co_return text ? std::string(text->data(), std::min<std::size_t>(text->size(), 32))
+                 : std::string();
+}
+
+async::Task<void> QemuVmm::prepare_migration(os::FdRef state, base::Deadline deadline) {
+  qmp::json::array capabilities{
+      qmp::json::object{{"capability", "x-ignore-shared"}, {"state", true}}};
+  auto const set = co_await command(
+      "migrate-set-capabilities", {{"capabilities", std::move(capabilities)}}, deadline);
+  if (!set) co_return std::unexpected(set.error());
+  co_return co_await control_.pass(state_name, state, deadline);
+}
+
+async::Task<void> QemuVmm::wait_written(base::Deadline deadline) {
+  for (;;) {
+    auto const status = co_await status_of("query-migrate", deadline);
+    if (!status) co_return std::unexpected(status.error());
+    if (*status == "completed") co_return base::Result<void>();
+    if (*status == "failed" || *status == "cancelled") {
+      co_return base::fail(
+          base::Code::internal, "the virtual machine could not write its state", *status);
+    }
+    co_await async::sleep_for(poll_interval);
+  }
+}
+
+async::Task<void> QemuVmm::capture(os::FdRef state, base::Deadline deadline) {
+  if (SPACE_FAULT("vmm.capture.begin")) co_return base::fail(base::Code::internal, "told to fail");
+  auto step = co_await pause(deadline);
+  if (!step) co_return base::passing(step, "stop the machine");
+  step = co_await prepare_migration(state, deadline);
+  if (!step) co_return base::passing(step, "prepare the capture");
+  step = co_await command("migrate", {{"uri", std::string("fd:") + state_name}}, deadline);
+  if (!step) co_return base::passing(step, "begin the capture");
+  step = co_await wait_written(deadline);
+  if (step && SPACE_FAULT("vmm.capture.written"))
+    step = base::fail(base::Code::internal, "told to fail");
+  if (step) co_return step;
+  // So that a later try does not find this one under way.
+  auto const cancelled = co_await command(
+      "migrate_cancel", {}, base::system_clock().in(std::chrono::milliseconds(500)));
+  if (!cancelled) base::log::warn("capture_not_cancelled", {{"why", cancelled.error().message()}});
+  co_return base::passing(step, "capture the machine");
+}
+
+async::Task<void> QemuVmm::restore(os::FdRef state, base::Deadline deadline) {
+  if (SPACE_FAULT("vmm.restore.begin")) co_return base::fail(base::Code::internal, "told to fail");
+  auto step = co_await prepare_migration(state, deadline);
+  if (!step) co_return base::passing(step, "prepare the restore");
+  step = co_await command("migrate-incoming", {{"uri", std::string("fd:") + state_name}}, deadline);
+  if (!step) co_return base::passing(step, "begin the restore");
+  // A state that does not fit ends the process, and with it the control socket.
+  for (;;) {
+    auto status = co_await status_of("query-status", deadline);
+    if (!status) co_return base::passing(status, "load the machine's state");
+    if (*status != "inmigrate") break;
+    co_await async::sleep_for(poll_interval);
+  }
+  if (SPACE_FAULT("vmm.restore.loaded")) co_return base::fail(base::Code::internal, "told to fail");
+  step = co_await resume(deadline);
+  if (!step) co_return base::passing(step, "let the restored machine go on");
   co_return base::Result<void>();
 }
 

@@ -17,6 +17,15 @@ std::string disk_option(QemuSpec const& spec) {
   return drive;
 }
 
+std::string memory_option(QemuSpec const& spec) {
+  if (spec.memory == QemuMemory::own)
+    return fmt::format("memory-backend-ram,id=m,size={}M", spec.memory_mib);
+  return fmt::format("memory-backend-file,id=m,size={}M,mem-path={},share={}",
+                     spec.memory_mib,
+                     qemu_memory,
+                     spec.memory == QemuMemory::recorded ? "on" : "off");
+}
+
 }  // namespace
 
 std::string guest_kernel_arguments(QemuSpec const& spec) {
@@ -24,8 +33,9 @@ std::string guest_kernel_arguments(QemuSpec const& spec) {
   // Without these two a guest on a busy host hangs for ever in its timer calibration.
   arguments += " no_timer_check";
   if (spec.tsc_khz > 0) arguments += fmt::format(" tsc_early_khz={}", spec.tsc_khz);
-  // An emulator loses timer ticks whenever the host is busy, and by counting them the guest would find its
-  // perfectly good time-stamp counter wrong: it then runs on a clock of 4 ms steps, and every timer is late.
+  // An emulator loses timer ticks whenever the host is busy, and by counting them the guest would
+  // find its perfectly good time-stamp counter wrong: it then runs on a clock of 4 ms steps, and
+  // every timer is late.
   if (!spec.kvm) arguments += " tsc=reliable";
   // Speculation of the host's processor is not what emulated code runs on: mitigations cost there
   // and protect nothing.
@@ -53,9 +63,8 @@ std::vector<std::string> qemu_command(QemuSpec const& spec) {
   }
   add("-smp", fmt::format("cpus={0},maxcpus={0}", spec.vcpus));
   add("-m", fmt::format("{}", spec.memory_mib));
-  // A named backend: snapshots put a file in its place (share, x-ignore-shared) and the rest stays
-  // the same.
-  add("-object", fmt::format("memory-backend-ram,id=m,size={}M", spec.memory_mib));
+  // Beside this and the last option the machine is the same however it starts: device states fit.
+  add("-object", memory_option(spec));
 
   argv.insert(argv.end(), {"-nodefaults", "-no-user-config", "-no-reboot"});
   add("-display", "none");
@@ -80,6 +89,7 @@ std::vector<std::string> qemu_command(QemuSpec const& spec) {
   add("-serial", "chardev:s0");
   // On top of the jail's own filter. The list is installed when everything is open.
   add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+  if (spec.memory == QemuMemory::restored) add("-incoming", "defer");
   return argv;
 }
 

@@ -6,11 +6,19 @@
 
 namespace vmm {
 
+/// Where the guest's memory comes from.
+enum class QemuMemory : std::uint8_t {
+  own,       // the process's
+  recorded,  // a file that gets what the guest writes: its machine is to be captured
+  restored,  // a file whose content the guest finds and does not change; waits for a device state
+};
+
 /// Everything that makes one QEMU process differ from another. Numbers only: no name or path of a
 /// tenant can reach a command line. The descriptors are open in the new process under these
 /// numbers.
 struct QemuSpec {
   bool kvm = false;
+  QemuMemory memory = QemuMemory::own;
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
   std::uint32_t tb_size_mib = 64;          // translation cache; software emulation only
@@ -27,6 +35,9 @@ struct QemuSpec {
 inline constexpr char qemu_binary[] = "/usr/bin/qemu-system-x86_64";
 inline constexpr char qemu_kernel[] = "/guest/vmlinux";
 inline constexpr char qemu_initrd[] = "/guest/initrd.gz";
+/// No file: opening it gives a copy of the descriptor (src/hostd/preload/guest_memory.cpp).
+inline constexpr char qemu_memory[] = "/guest/memory";
+inline constexpr int qemu_memory_fd = 9;
 
 /// The argument vector, program name first. Ids are fixed because saved device states name them:
 /// memory `m`, disk `d0`, network `n0`.

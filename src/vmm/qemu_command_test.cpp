@@ -37,7 +37,8 @@ TEST(QemuCommand, SoftwareEmulationIsExactlyThis) {
       "none"
       " -kernel /guest/vmlinux -initrd /guest/initrd.gz -append console=ttyS0 quiet reboot=t "
       "panic=-1"
-      " random.trust_cpu=on no_timer_check tsc_early_khz=2445426 tsc=reliable mitigations=off -add-fd fd=5,set=1"
+      " random.trust_cpu=on no_timer_check tsc_early_khz=2445426 tsc=reliable mitigations=off "
+      "-add-fd fd=5,set=1"
       " -drive "
       "if=none,id=d0,file=/dev/fdset/"
       "1,format=raw,auto-read-only=off,cache=writeback,aio=threads,discard=unmap,"
@@ -68,6 +69,30 @@ TEST(QemuCommand, WhatIsNotLimitedIsNotMentioned) {
   EXPECT_THAT(line, testing::Not(testing::HasSubstr("throttling")));
   EXPECT_THAT(line, testing::Not(testing::HasSubstr("tsc_early_khz")));
   EXPECT_THAT(line, testing::HasSubstr("no_timer_check"));
+}
+
+TEST(QemuCommand, MemoryInAFileIsAllThatMakesARecordedOrRestoredMachineDifferent) {
+  auto spec = example();
+  auto const booted = qemu_command(spec);
+  spec.memory = QemuMemory::recorded;
+  auto recorded = qemu_command(spec);
+  spec.memory = QemuMemory::restored;
+  auto restored = qemu_command(spec);
+  EXPECT_THAT(
+      joined(recorded),
+      testing::HasSubstr("memory-backend-file,id=m,size=1024M,mem-path=/guest/memory,share=on"));
+  EXPECT_THAT(
+      joined(restored),
+      testing::HasSubstr("memory-backend-file,id=m,size=1024M,mem-path=/guest/memory,share=off"));
+  ASSERT_THAT(joined(restored), testing::EndsWith(" -incoming defer"));
+  restored.resize(restored.size() - 2);
+  for (auto* argv : {&recorded, &restored}) {
+    ASSERT_EQ(argv->size(), booted.size());
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < booted.size(); ++i)
+      different += (*argv)[i] != booted[i] ? 1 : 0;
+    EXPECT_EQ(different, 1U);
+  }
 }
 
 }  // namespace

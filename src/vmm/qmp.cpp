@@ -138,7 +138,7 @@ void Client::end(std::string why) {
   changed_.notify_all();
 }
 
-async::Task<json::value> Client::exchange(std::string name, json::object arguments) {
+async::Task<json::value> Client::exchange(std::string name, json::object arguments, int passed) {
   while (!ready_ && !over_)
     co_await changed_.wait();
   auto const id = ++last_id_;
@@ -152,7 +152,13 @@ async::Task<json::value> Client::exchange(std::string name, json::object argumen
     if (over_)
       co_return base::fail(base::Code::unavailable,
                            "the virtual machine's control socket is closed");
-    auto const sent = co_await connection_.write_all(command_line(id, name, std::move(arguments)));
+    auto line = command_line(id, name, std::move(arguments));
+    base::Result<void> sent;
+    if (passed >= 0) {
+      sent = co_await connection_.write_all(std::move(line), os::FdRef(passed));
+    } else {
+      sent = co_await connection_.write_all(std::move(line));
+    }
     if (!sent)
       co_return base::fail(base::Code::unavailable,
                            "the virtual machine's control socket is closed");
@@ -172,6 +178,13 @@ async::Task<json::value> Client::execute(std::string name,
                                          json::object arguments,
                                          base::Deadline deadline) {
   return async::with_deadline(deadline, exchange(std::move(name), std::move(arguments)));
+}
+
+async::Task<void> Client::pass(std::string name, os::FdRef fd, base::Deadline deadline) {
+  auto const done = co_await async::with_deadline(
+      deadline, exchange("getfd", {{"fdname", std::move(name)}}, fd.get()));
+  if (!done) co_return std::unexpected(done.error());
+  co_return base::Result<void>();
 }
 
 void Client::close() noexcept {

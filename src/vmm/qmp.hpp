@@ -75,6 +75,8 @@ class Client {
   async::Task<json::value> execute(std::string name,
                                    json::object arguments,
                                    base::Deadline deadline);
+  /// Gives QEMU the descriptor (borrowed) under a name that later commands call "fd:NAME".
+  async::Task<void> pass(std::string name, os::FdRef fd, base::Deadline deadline);
 
   /// True once events arrive: QEMU tells none before the negotiation.
   bool ready() const noexcept { return ready_; }
@@ -82,7 +84,7 @@ class Client {
   void close() noexcept;
 
  private:
-  async::Task<json::value> exchange(std::string name, json::object arguments);
+  async::Task<json::value> exchange(std::string name, json::object arguments, int passed = -1);
   void take(Message message);
   void end(std::string why);
 

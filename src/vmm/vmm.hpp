@@ -22,6 +22,12 @@ enum class Accelerator : std::uint8_t { tcg, kvm };
 /// "tcg", "kvm".
 std::string_view name_of(Accelerator accelerator) noexcept;
 
+enum class MachineStart : std::uint8_t {
+  boot,     // the kernel starts
+  record,   // the same, with the guest's memory in a file: for a later capture()
+  restore,  // on the memory file of a capture; does nothing until restore() has loaded its state
+};
+
 /// One machine to be started in a prepared slot. The guest's kernel and initramfs are the host's.
 struct BootSpec {
   std::uint32_t slot = 0;
@@ -32,6 +38,10 @@ struct BootSpec {
   std::uint32_t memory_mib = 512;
   std::uint64_t tsc_khz = 0;
   os::Fd disk;  // the raw image, read-write
+  MachineStart start = MachineStart::boot;
+  /// record, restore: a regular file of exactly memory_mib. record: opened read-write. restore: any
+  /// number of machines map it privately; it must not change while one of them lives.
+  os::Fd memory;
 };
 
 /// A running VMM process as the launcher hands it over.
@@ -64,6 +74,16 @@ class Vmm {
   /// refused).
   virtual async::Task<void> pause(base::Deadline deadline) = 0;
   virtual async::Task<void> resume(base::Deadline deadline) = 0;
+  /// Of a machine started to be recorded: stops it and writes the state of its devices (some 60 KB)
+  /// to `state`, a regular file opened for writing; borrowed. Afterwards memory file, state and
+  /// disk are one moment, as long as the machine stays stopped: copy the disk, then kill();
+  /// resume() is possible, and spoils the memory file. After an error it is stopped as well, and
+  /// the state is of no use. Errors: as pause().
+  virtual async::Task<void> capture(os::FdRef state, base::Deadline deadline) = 0;
+  /// Of a machine started to be restored, once: loads the state of a capture and lets the machine
+  /// go on from there. `state` is borrowed and read from its beginning. After an error the machine
+  /// is good for kill() only. Errors: as pause(); unavailable also for a state that does not fit.
+  virtual async::Task<void> restore(os::FdRef state, base::Deadline deadline) = 0;
   /// The VMM stopped the vCPUs because the disk's image could not be written (a full pool).
   /// resume() tries again.
   virtual bool stalled() const noexcept = 0;

@@ -11,10 +11,23 @@ vmm::Process process_of(hostd::Vmm started) {
           std::move(started.errors)};
 }
 
+hostd::MachineStart start_of(vmm::MachineStart start) {
+  switch (start) {
+    case vmm::MachineStart::boot:
+      break;
+    case vmm::MachineStart::record:
+      return hostd::MachineStart::record;
+    case vmm::MachineStart::restore:
+      return hostd::MachineStart::restore;
+  }
+  return hostd::MachineStart::boot;
+}
+
 hostd::Machine machine_of(vmm::BootSpec const& spec) {
   hostd::Machine machine;
   machine.accelerator =
       spec.accelerator == vmm::Accelerator::kvm ? hostd::Accelerator::kvm : hostd::Accelerator::tcg;
+  machine.start = start_of(spec.start);
   machine.vcpus = spec.vcpus;
   machine.memory_mib = spec.memory_mib;
   machine.tsc_khz = spec.tsc_khz;
@@ -29,8 +42,12 @@ async::Task<vmm::Process> HostdLauncher::start(vmm::BootSpec spec) {
   // Shared, because the call runs on another thread and a std::function is copyable.
   auto const shared = std::make_shared<vmm::BootSpec>(std::move(spec));
   auto started = co_await async::blocking([client = hostd_, shared, id = *sandbox] {
-    return client.start_vmm(
-        shared->slot, id, shared->epoch, machine_of(*shared), os::FdRef(shared->disk));
+    return client.start_vmm(shared->slot,
+                            id,
+                            shared->epoch,
+                            machine_of(*shared),
+                            os::FdRef(shared->disk),
+                            os::FdRef(shared->memory));
   });
   if (!started) co_return std::unexpected(std::move(started.error()));
   co_return process_of(std::move(*started));
