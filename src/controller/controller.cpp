@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr auto database_time = 3s;
 constexpr auto nodes_retry = 500ms;
+constexpr std::chrono::milliseconds first_pause = 50ms;
 
 base::Deadline in(std::chrono::milliseconds duration) {
   return base::system_clock().in(duration);
@@ -115,7 +116,8 @@ void Controller::watch(std::string name, std::string address) {
 
 store::asio::awaitable<void> Controller::run_beats() {
   while (true) {
-    co_await async::sleep_for(times_.report_every);
+    // Until the first report is written nothing can be created: do not sleep that long at a start.
+    co_await async::sleep_for(beaten_ ? times_.report_every : first_pause);
     co_await beat();
   }
 }
@@ -139,6 +141,7 @@ store::asio::awaitable<void> Controller::beat() {
     if (!beating_) base::log::warn("database_silent", {{"why", written.error().message()}});
   }
   if (!written) co_return;
+  beaten_ = true;
   co_await registry_.consider(std::move(builds));
 }
 

@@ -44,6 +44,7 @@ class Controller {
   Retention retention_;
   TemplateRegistry registry_;
   std::map<std::string, std::unique_ptr<NodeWatch>> watches_;  // by address
+  bool beaten_ = false;
   bool beating_ = true;
   bool registered_ = false;  // our own node has its row
   async::TaskGroup loops_;

@@ -45,6 +45,7 @@ std::optional<wire::NodeReport> NodeWatch::fresh_report() const {
 }
 
 store::asio::awaitable<void> NodeWatch::run_reports() {
+  Backoff first(50ms, 1000ms);
   bool answered = true;
   while (true) {
     auto report = co_await link_.report(in(worker_time));
@@ -59,7 +60,8 @@ store::asio::awaitable<void> NodeWatch::run_reports() {
       report_ = std::move(*report);
       reported_at_ = base::system_clock().steady_now();
     }
-    co_await async::sleep_for(times_.report_every);
+    // A worker that was never heard of may be about to come up.
+    co_await async::sleep_for(report_ ? times_.report_every : first.next());
   }
 }
 
