@@ -326,7 +326,7 @@ asio::awaitable<void> SandboxService::settle_failed(std::shared_ptr<Creation> cr
   end.error_code = std::string(base::name_of(error.code()));
   std::chrono::milliseconds pause{50};
   for (int attempt = 1; attempt <= settle_attempts; ++attempt) {
-    if (SPACE_FAULT("api.create.before_failed")) co_return;
+    if (SPACE_FAULT("api.create.before_failed")) break;
     auto written = co_await store_.sandboxes.end(end, base::system_clock().in(settle_timeout));
     if (written) {
       hub_.poke();

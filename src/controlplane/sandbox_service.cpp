@@ -210,27 +210,27 @@ asio::awaitable<void> SandboxService::run_remove(std::shared_ptr<Removal> remova
     if (!finish) base::log::warn("operation_not_finished", {{"operation", removal->operation}});
     co_return;
   }
-  if (SPACE_FAULT("api.delete.before_worker")) co_return;
-  auto ended = co_await release(removal->row);
-  if (SPACE_FAULT("api.delete.after_worker")) co_return;
-  base::Result<bool> written = false;
-  if (ended) {
-    store::End end;
-    end.id = removal->row.id;
-    end.event = SandboxEvent::released;
-    end.actor = removal->actor;
-    end.reason = domain::EndReason::user;
-    end.console_tail = ended->console_tail;
-    written =
-        co_await store_.sandboxes.end(std::move(end), base::system_clock().in(settle_timeout));
-  }
-  if (!ended || !written) {
-    // A controller goes on; whoever waits sees the operation run.
-    auto handing = hand_over(removal->operation);
-    co_await std::move(handing);
-    co_return;
+  bool settled = false;
+  if (!SPACE_FAULT("api.delete.before_worker")) {
+    auto ended = co_await release(removal->row);
+    bool const lost = SPACE_FAULT("api.delete.after_worker");
+    if (ended && !lost) {
+      store::End end;
+      end.id = removal->row.id;
+      end.event = SandboxEvent::released;
+      end.actor = removal->actor;
+      end.reason = domain::EndReason::user;
+      end.console_tail = ended->console_tail;
+      auto written =
+          co_await store_.sandboxes.end(std::move(end), base::system_clock().in(settle_timeout));
+      settled = written.has_value();
+    }
   }
   hub_.poke();
+  if (settled) co_return;
+  // A controller goes on; whoever waits sees the operation run.
+  auto handing = hand_over(removal->operation);
+  co_await std::move(handing);
 }
 
 /// The worker's word that nothing is left. Tries again while it does not answer.
