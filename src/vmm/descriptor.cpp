@@ -79,6 +79,7 @@ async::Task<void> Descriptor::write_all(std::string text) {
   using asio::posix::stream_descriptor;
   for (std::string_view rest = text; !rest.empty();) {
     // send(), because a write to a socket whose peer is gone raises SIGPIPE.
+    errno = 0;
     auto const sent = ::send(
         impl_->stream.native_handle(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {

@@ -47,7 +47,7 @@ class Pace {
  private:
   std::size_t bytes_per_s_;
   std::size_t used_ = 0;
-  base::SteadyTime since_{};
+  base::SteadyTime since_;
 };
 
 }  // namespace vmm

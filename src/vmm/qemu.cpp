@@ -9,10 +9,10 @@ namespace vmm {
 namespace {
 
 // A guest that floods its console costs the loop no more than this; QEMU throws the rest away.
-constexpr std::size_t console_bytes_per_s = 512 * 1024;
+constexpr std::size_t console_bytes_per_s = std::size_t{512} * 1024;
 constexpr std::size_t console_bytes_max = 1 << 20;
-constexpr std::size_t errors_bytes_max = 16 * 1024;
-constexpr std::size_t tail_bytes = 16 * 1024;
+constexpr std::size_t errors_bytes_max = std::size_t{16} * 1024;
+constexpr std::size_t tail_bytes = std::size_t{16} * 1024;
 constexpr char state_name[] = "state";
 constexpr std::chrono::milliseconds poll_interval(1);
 
@@ -151,7 +151,7 @@ asio::awaitable<void> QemuVmm::converse() {
 
 asio::awaitable<void> QemuVmm::drain(Descriptor from, ConsoleRing* into) {
   Pace pace(console_bytes_per_s);
-  std::vector<char> buffer(16 * 1024);
+  std::vector<char> buffer(std::size_t{16} * 1024);
   for (;;) {
     auto const got = co_await from.read_some(buffer);
     if (!got || *got == 0) break;

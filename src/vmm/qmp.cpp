@@ -11,7 +11,7 @@ namespace asio = boost::asio;
 constexpr std::uint64_t negotiation_id = 1;
 constexpr std::size_t commands_max = 16;
 // QEMU limits its own event rates; what is faster is a flood.
-constexpr std::size_t bytes_per_s_max = 256 * 1024;
+constexpr std::size_t bytes_per_s_max = std::size_t{256} * 1024;
 
 std::string text_at(json::object const& object, std::string_view key) {
   auto const* value = object.if_contains(key);

@@ -36,7 +36,7 @@ struct Reply {
 
 using Message = std::variant<Greeting, Event, Reply>;
 
-inline constexpr std::size_t line_bytes_max = 64 * 1024;
+inline constexpr std::size_t line_bytes_max = std::size_t{64} * 1024;
 inline constexpr std::size_t queued_max = 256;
 
 /// One line without its end → message. Errors: invalid_argument with what is wrong.

@@ -16,7 +16,7 @@ struct Sample {
 
 std::uint64_t monotonic_ns() {
   timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+  if (::clock_gettime(CLOCK_MONOTONIC_RAW, &now) != 0) return 0;
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
          static_cast<std::uint64_t>(now.tv_nsec);
 }

@@ -11,7 +11,7 @@
 /// fuzzed.
 namespace worker {
 
-inline constexpr std::size_t reply_bytes_max = 16 * 1024;
+inline constexpr std::size_t reply_bytes_max = std::size_t{16} * 1024;
 
 /// The answer to POST /init. 204 with our nonce, or an error that says what the guest said (as
 /// printable text).

@@ -17,9 +17,8 @@ constexpr std::size_t connections_max = 512;
 
 /// One line, with the descriptor if there is one. Fails when the peer does not take it at once:
 /// replies are short, and a peer that lets its buffer fill up is not waiting for them.
-base::Result<void> send_reply(int socket, std::string const& line, int passed) {
-  iovec part{.iov_base = const_cast<char*>(line.data()),
-             .iov_len = line.size()};  // NOLINT: sendmsg does not write
+base::Result<void> send_reply(int socket, std::string line, int passed) {
+  iovec part{.iov_base = line.data(), .iov_len = line.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &part;

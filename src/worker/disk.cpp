@@ -78,7 +78,7 @@ base::Result<CloneMethod> probe(std::string const& dir) {
   ::unlink(from_path.c_str());
   if (!to) return std::unexpected(to.error());
   ::unlink(to_path.c_str());
-  std::string const block(64 * 1024, 'x');
+  std::string const block(std::size_t{64} * 1024, 'x');
   if (::write(from->get(), block.data(), block.size()) != static_cast<ssize_t>(block.size())) {
     return base::fail_errno("write into the pool", dir);
   }
