@@ -21,6 +21,9 @@ struct Context {
   std::string default_workdir;
   /// Variables of the sandbox; a command's own ones win over them.
   std::map<std::string, std::string> env;
+  /// A gateway's authority was added to the guest's own (Machine::trust_authority): programs that
+  /// bring a list of their own are pointed to the guest's.
+  bool trusts_gateway = false;
   /// Empty: requests are not checked.
   base::Secret access_token;
   /// Empty until the first /init.

@@ -33,6 +33,13 @@ bool is_hostname(std::string_view text) {
   });
 }
 
+bool is_certificates(std::string_view pem) {
+  constexpr std::size_t bytes_max = 256 * 1024;
+  return pem.size() <= bytes_max && pem.starts_with("-----BEGIN CERTIFICATE-----\n") &&
+         pem.find("\n-----END CERTIFICATE-----") != std::string_view::npos &&
+         pem.find('\0') == std::string_view::npos;
+}
+
 /// What is wrong with a request whose key was right; "" when nothing is.
 std::string problem_of(wire::AgentInit const& init) {
   if (init.entropy.size() < 64 || init.entropy.size() % 2 != 0 || !is_hex(init.entropy)) {
@@ -54,6 +61,7 @@ std::string names_problem_of(wire::AgentInit const& init) {
                      name.find('\0') != std::string::npos || value.find('\0') != std::string::npos;
     if (bad) return "envVars: a name is empty or holds '=', or a text holds NUL";
   }
+  if (init.caBundle && !is_certificates(*init.caBundle)) return "caBundle: no certificates in PEM";
   if (init.defaultUser && init.defaultUser->empty()) return "defaultUser: empty";
   return "";
 }
@@ -189,6 +197,10 @@ void InitHandler::take(wire::AgentInit init) {
   if (!init.machine_id.empty()) machine_.set_machine_id(init.machine_id);
   context_.init_key = base::Secret(std::move(init.init_key));
   if (init.accessToken) context_.access_token = base::Secret(std::move(*init.accessToken));
+  if (init.caBundle) {
+    machine_.trust_authority(*init.caBundle);
+    context_.trusts_gateway = true;
+  }
   if (init.envVars) context_.env = std::move(*init.envVars);
   if (init.defaultUser) context_.default_user = std::move(*init.defaultUser);
   if (init.defaultWorkdir) context_.default_workdir = std::move(*init.defaultWorkdir);

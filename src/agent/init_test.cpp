@@ -61,6 +61,32 @@ TEST(Init, GivesTheMachineItsIdentity) {
   });
 }
 
+TEST(Init, AnAuthorityIsTrustedByTheGuestAndItsPrograms) {
+  with_guest([](Guest& guest) -> asio::awaitable<void> {
+    co_await init(guest, key);
+    auto const before = co_await guest.run("echo -n ${SSL_CERT_FILE:-none}");
+    EXPECT_EQ(before.bytes("stdout"), "none");
+    auto const answer = co_await init(
+        guest,
+        key,
+        R"(,"caBundle":"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")");
+    EXPECT_EQ(answer.status, 204) << answer.body;
+    EXPECT_NE(guest.machine.authority.find("AAAA"), std::string::npos);
+    auto const after = co_await guest.run("echo -n $SSL_CERT_FILE $PIP_CERT");
+    EXPECT_EQ(after.bytes("stdout"), fmt::format("{0} {0}", trusted_bundle));
+  });
+}
+
+TEST(TrustedBundle, OursIsAddedOnceAndReplaced) {
+  auto const first = bundle_text("THEIRS", "ONE\n");
+  EXPECT_TRUE(first.starts_with("THEIRS\n")) << first;
+  EXPECT_NE(first.find("\nONE\n"), std::string::npos) << first;
+  auto const second = bundle_text(first, "TWO\n");
+  EXPECT_TRUE(second.starts_with("THEIRS\n")) << second;
+  EXPECT_EQ(second.find("ONE"), std::string::npos) << second;
+  EXPECT_EQ(bundle_text(second, "TWO\n"), second);
+}
+
 TEST(Init, WhatIsNotValidIsRefusedAsAWhole) {
   with_guest([](Guest& guest) -> asio::awaitable<void> {
     std::string const bad[] = {
@@ -75,6 +101,7 @@ TEST(Init, WhatIsNotValidIsRefusedAsAWhole) {
         R"(,"envVars":{"A":7})",
         R"(,"nonce":"a\r\nb: c")",
         R"(,"defaultUser":"")",
+        R"(,"caBundle":"no certificate")",
     };
     for (auto const& more : bad) {
       auto const answer = co_await init(guest, key, R"(,"accessToken":"t")" + more);

@@ -109,6 +109,31 @@ void GuestMachine::set_machine_id(std::string const& machine_id) {
   if (!placed) warn_failed("machine_id_not_written", placed.error());
 }
 
+void GuestMachine::trust_authority(std::string const& pem) {
+  for (char const* directory : {"/etc/ssl", "/etc/ssl/certs"}) {
+    if (::mkdir(directory, 0755) != 0 && errno != EEXIST) warn_errno("directory_not_made");
+  }
+  auto placed = place_file("/etc/ssl/certs", "space-gateway.pem", pem);
+  if (!placed) warn_failed("authority_not_written", placed.error());
+  auto const old = read_small_file(trusted_bundle).value_or(std::string());
+  placed = place_file("/etc/ssl/certs", "ca-certificates.crt", bundle_text(old, pem));
+  if (!placed) warn_failed("authorities_not_written", placed.error());
+}
+
+std::string bundle_text(std::string_view old, std::string_view pem) {
+  constexpr std::string_view begin = "# the sandbox's gateway: begin\n";
+  constexpr std::string_view end = "# the sandbox's gateway: end\n";
+  std::string out(old);
+  for (auto from = out.find(begin); from != std::string::npos; from = out.find(begin)) {
+    auto const to = out.find(end, from);
+    out.erase(from, to == std::string::npos ? std::string::npos : to + end.size() - from);
+  }
+  if (!out.empty() && !out.ends_with('\n')) out.push_back('\n');
+  out.append(begin).append(pem);
+  if (!out.ends_with('\n')) out.push_back('\n');
+  return out.append(end);
+}
+
 Protection protect_agent() {
   Protection out;
   out.oom_score = write_kernel_file("/proc/self/oom_score_adj", "-1000").has_value();

@@ -19,6 +19,9 @@ class Machine {
   virtual void credit_entropy(std::string_view bytes) = 0;
   virtual void set_hostname(std::string const& hostname) = 0;
   virtual void set_machine_id(std::string const& machine_id) = 0;
+  /// Adds an authority (PEM) to those that the guest's programs trust; takes the place of the one
+  /// that was added before.
+  virtual void trust_authority(std::string const& pem) = 0;
 };
 
 /// The machine whose PID 1 we are.
@@ -28,6 +31,7 @@ class GuestMachine final : public Machine {
   void credit_entropy(std::string_view bytes) override;
   void set_hostname(std::string const& hostname) override;
   void set_machine_id(std::string const& machine_id) override;
+  void trust_authority(std::string const& pem) override;
 };
 
 /// A process on somebody else's machine (tests): touches nothing.
@@ -40,6 +44,8 @@ class NoMachine final : public Machine {
   void set_hostname(std::string const&) override {}
 
   void set_machine_id(std::string const&) override {}
+
+  void trust_authority(std::string const&) override {}
 };
 
 /// PID 1, from the kernel's hand-over in the initramfs to a machine that can run commands: kernel
@@ -63,5 +69,11 @@ Protection protect_agent();
 
 /// The text of /etc/hosts for a machine of that name: `old` with our own lines renewed.
 std::string hosts_text(std::string_view old, std::string_view hostname);
+
+/// Where trust_authority() puts all authorities, the guest's own ones included.
+inline constexpr char trusted_bundle[] = "/etc/ssl/certs/ca-certificates.crt";
+
+/// The text of that file: `old` with our own part renewed.
+std::string bundle_text(std::string_view old, std::string_view pem);
 
 }  // namespace agent

@@ -1,3 +1,4 @@
+#include "agent/machine.hpp"
 #include "agent/path.hpp"
 #include "agent/process_service.hpp"
 #include "agent/terminal.hpp"
@@ -132,6 +133,16 @@ RpcResult<ProcessService::CommandRef> ProcessService::start(RpcCall const& call,
   return launch(std::move(start));
 }
 
+/// By which libraries that bring authorities of their own are told of the guest's.
+constexpr std::string_view trust_variables[] = {"SSL_CERT_FILE",
+                                                "REQUESTS_CA_BUNDLE",
+                                                "CURL_CA_BUNDLE",
+                                                "NODE_EXTRA_CA_CERTS",
+                                                "PIP_CERT",
+                                                "GIT_SSL_CAINFO",
+                                                "AWS_CA_BUNDLE",
+                                                "DENO_CERT"};
+
 /// Last wins: what the agent knows of the user, the sandbox's variables, the request's.
 std::vector<std::string> ProcessService::environment_of(Start const& start,
                                                         User const& user) const {
@@ -145,6 +156,10 @@ std::vector<std::string> ProcessService::environment_of(Start const& start,
     // A terminal without these draws no line of a full-screen program right.
     set(env, "TERM", "xterm-256color");
     set(env, "LANG", "C.UTF-8");
+  }
+  if (context_.trusts_gateway) {
+    for (auto const name : trust_variables)
+      set(env, name, trusted_bundle);
   }
   for (auto const& [name, value] : context_.env)
     set(env, name, value);

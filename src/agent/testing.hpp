@@ -6,6 +6,7 @@
 #include "http/client.hpp"
 #include "wire/codec.hpp"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -29,10 +30,13 @@ class RecordingMachine final : public Machine {
 
   void set_machine_id(std::string const& id) override { machine_id = id; }
 
+  void trust_authority(std::string const& pem) override { authority = pem; }
+
   std::optional<base::WallTime> clock;
   std::string entropy;
   std::string hostname;
   std::string machine_id;
+  std::string authority;
 };
 
 /// A directory with passwd, group and a home; gone with the object.
@@ -168,6 +172,7 @@ class Guest {
   explicit Guest(asio::any_io_executor executor, Agent::Options options = {})
       : executor_(executor) {
     options.etc_dir = etc.path();
+    std::signal(SIGPIPE, SIG_IGN);  // as main() does
     agent = std::make_unique<Agent>(executor, machine, std::move(options));
     auto listener = net::listen_tcp(executor, "127.0.0.1", 0).value();
     port = listener->port();

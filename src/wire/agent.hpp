@@ -18,10 +18,12 @@ struct AgentInit {
   std::optional<std::map<std::string, std::string>> envVars;
   std::optional<std::string> defaultUser;     // "user" until one comes
   std::optional<std::string> defaultWorkdir;  // "" = the user's home
+  std::optional<std::string> caBundle;        // PEM of an authority that the guest shall trust beside its own
   static bool required(std::string_view name) { return name == "init_key"; }
 };
 BOOST_DESCRIBE_STRUCT(AgentInit, (),
-                      (init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir))
+                      (init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir,
+                       caBundle))
 
 /// The version of the in-guest protocol that the agent implements.
 inline constexpr std::string_view envd_version = "0.6.4";
