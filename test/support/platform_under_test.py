@@ -48,6 +48,7 @@ class Platform:
         # Room for 1,000 slots per test installation, away from the default installation's 700,000.
         self.slot_uid_base = 1_000_000 + random.randrange(1000) * 1000
         self.key = ""
+        self.up_options: list[str] = []  # more words for `space up`
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -78,6 +79,7 @@ class Platform:
             "--http-port", str(self.http_port),
             "--tls-port", str(self.tls_port),
             "--slot-uid-base", str(self.slot_uid_base),
+            *self.up_options,
             timeout=1500,
             env={"SPACE_FAULT_FILE": str(self.fault_file)},
         )
@@ -165,14 +167,9 @@ class Platform:
         raise LookupError(f"{program} does not run")
 
     def vmm_pids(self) -> list[int]:
-        pids = []
-        for pid in self.processes():
-            with contextlib.suppress(OSError):
-                status = pathlib.Path(f"/proc/{pid}/status").read_text()
-                uid = int([l for l in status.splitlines() if l.startswith("Uid:")][0].split()[1])
-                if self.slot_uid_base <= uid < self.slot_uid_base + 1000:
-                    pids.append(pid)
-        return pids
+        """Machines only: a slot's gateway has a user of the same range, and comes and goes with the slot."""
+        return [pid for pid, command in self.processes().items()
+                if pathlib.Path(command.split(" ")[0]).name.startswith(("qemu-system", "firecracker"))]
 
     def holdings(self) -> dict[str, set[str]]:
         """Everything on the host that belongs to a single sandbox; equal before and after means no leak."""
@@ -188,9 +185,17 @@ class Platform:
             "machines": {str(pid) for pid in self.vmm_pids()},
             "control groups": cgroups,
             "disks": {p.name for p in pool.iterdir()} if pool.is_dir() else set(),
-            "journal": {p.name for p in journal.iterdir()} if journal.is_dir() else set(),
+            "journal": {p.name for p in journal.glob("*.json") if not self.journal_entry_is_history(p)},
             "rows": {s["id"] for s in self.api("GET", "/v1/sandboxes?limit=100")["sandboxes"]},
         }
+
+    @staticmethod
+    def journal_entry_is_history(entry: pathlib.Path) -> bool:
+        """The worker keeps how its last sandboxes ended, a bounded number of them: history, nothing that is held."""
+        try:
+            return json.loads(entry.read_text())["phase"] == "ended"
+        except FileNotFoundError:
+            return True
 
     def slots(self) -> set[str]:
         """Slots come and go with the pool of prepared ones: compare counts, not names."""

@@ -15,6 +15,16 @@ def e2b(platform, monkeypatch):
     monkeypatch.setenv("E2B_SANDBOX_URL", platform.http_url)
 
 
+@pytest.fixture(scope="module")
+def neighbour(platform):
+    """A sandbox that a module's tests leave alive: it stands for everybody who has nothing to do with the attack."""
+    from e2b import Sandbox
+
+    sandbox = Sandbox.create(timeout=3600, api_key=platform.key, api_url=platform.http_url, sandbox_url=platform.http_url)
+    yield sandbox
+    sandbox.kill()
+
+
 @pytest.fixture
 def make(platform):
     from e2b import Sandbox
@@ -36,7 +46,8 @@ def make(platform):
 
 @pytest.fixture
 def nothing_left(platform):
-    """Fails the test when it leaves anything of a sandbox behind on the host."""
+    """Fails the test when it leaves anything of a sandbox behind on the host. To be named before `make`, so that it looks
+    after that has removed what it made."""
     from platform_under_test import eventually
 
     before = platform.holdings()

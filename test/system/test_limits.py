@@ -20,8 +20,8 @@ def latency(sandbox, rounds=8):
     ("allocator", "python3 -c \"b=[]\nwhile True: b.append(bytearray(1<<22))\""),
     ("disk filler", "while true; do dd if=/dev/zero of=/home/user/fill bs=1M count=256 conv=fsync 2>/dev/null; done"),
 ])
-def test_a_neighbour_stays_usable(make, name, attack):
-    neighbour, attacker = make(), make()
+def test_a_neighbour_stays_usable(neighbour, make, name, attack):
+    attacker = make()
     quiet = latency(neighbour)
     attacker.commands.run(attack, background=True, timeout=0)
     time.sleep(3)
@@ -45,7 +45,8 @@ def test_host_limits_hold_for_the_machine_itself(platform, make):
         limit = int(pathlib.Path("/sys/fs/cgroup" + groups[""], "memory.max").read_text())
         pids = pathlib.Path("/sys/fs/cgroup" + groups[""], "pids.max").read_text().strip()
     assert 512 << 20 < limit < 1 << 30
-    assert pids != "max" and int(pids) <= 64
+    # Room for the 64 threads that QEMU may use for the disk, and no more than a few beside them.
+    assert pids != "max" and int(pids) <= 96
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
     assert "CapEff:\t0000000000000000" in status and "CapPrm:\t0000000000000000" in status

@@ -61,8 +61,8 @@ def interface_counts():
     return counts
 
 
-def test_root_with_raw_frames_reaches_nothing(platform, make):
-    sandbox = make()
+def test_root_with_raw_frames_reaches_nothing(platform, neighbour):
+    sandbox = neighbour
     slots = platform.slots()
     sandbox.files.write("/tmp/attack.py", ATTACK)
     before = interface_counts()
@@ -83,8 +83,7 @@ def test_root_with_raw_frames_reaches_nothing(platform, make):
     assert platform.slots() >= slots or platform.slots()
 
 
-def test_a_slot_has_one_link_no_route_out_and_dropping_rules(platform, make):
-    make()
+def test_a_slot_has_one_link_no_route_out_and_dropping_rules(platform, neighbour):
     namespaces = list((platform.run_dir / "hostd" / "netns").iterdir())
     assert namespaces
     for namespace in namespaces:
@@ -99,8 +98,8 @@ def test_a_slot_has_one_link_no_route_out_and_dropping_rules(platform, make):
             assert needed in rules, needed
 
 
-def test_two_sandboxes_cannot_see_each_other(make):
-    one, two = make(), make()
+def test_two_sandboxes_cannot_see_each_other(neighbour, make):
+    one, two = neighbour, make()
     one.commands.run("python3 -m http.server 7000", background=True, timeout=0)
     for address in ("192.0.2.2", "192.0.2.1"):
         result = two.commands.run(f"curl -s -m 4 -o /dev/null http://{address}:7000/; echo $?", timeout=60).stdout
