@@ -67,7 +67,7 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
   optional_option(up_verb,
                   "--pool-mib-max",
                   options->pool_mib_max,
-                  "size of the disk pool (default a third of the free space)");
+                  "size of the disk pool (default four fifths of the free space; it is sparse)");
   optional_option(
       up_verb, "--accelerator", options->accelerator, "auto, kvm or tcg (default auto)");
   optional_option(up_verb,
@@ -76,6 +76,20 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
                   "where the space-* programs are (default beside this one)");
   optional_option(
       up_verb, "--guest-dir", options->guest_dir, "guest kernel and initramfs made elsewhere");
+  optional_option(up_verb,
+                  "--uplink",
+                  options->uplink,
+                  "none, or the file of a network namespace in which gateways live (default none)");
+  up_verb->add_option("--resolver",
+                      options->resolvers,
+                      "DNS servers that gateways ask (default those of /etc/resolv.conf)");
+  up_verb->add_option("--private-route",
+                      options->private_routes,
+                      "networks that gateways may dial although they are private");
+  optional_option(up_verb,
+                  "--upstream-ca-file",
+                  options->upstream_ca_file,
+                  "authorities that gateways trust (default the system's)");
   up_verb->add_flag("--config-only", options->config_only, "write the configuration and stop");
   up_verb->add_flag("--show", options->show, "change nothing, print address and key");
   up_verb->add_flag("--foreground", options->foreground, "stay, as the supervisor (for systemd)");
@@ -396,6 +410,9 @@ int run(std::vector<std::string> const& arguments) {
   root.add_flag("--json", global.as_json, "answers as JSON");
   root.add_option(
       "--api-url", global.api_url, "where the API is (default SPACE_API_URL, else this host's)");
+  root.add_option("--idempotency-key",
+                  global.idempotency_key,
+                  "repeat a change with the same key, and it is carried out once");
   root.add_option("--key-file",
                   global.key_file,
                   "file with the API key (default SPACE_API_KEY, else this host's)");

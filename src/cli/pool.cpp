@@ -105,7 +105,7 @@ bool is_mounted(std::string const& path) {
 }
 
 base::Result<std::uint64_t> plan_pool_mib(std::uint64_t asked_mib, std::uint64_t free_mib) {
-  auto const wanted = asked_mib != 0 ? asked_mib : std::max(pool_mib_min, free_mib / 3);
+  auto const wanted = asked_mib != 0 ? asked_mib : std::max(pool_mib_min, free_mib / 5 * 4);
   if (wanted < pool_mib_min) {
     return base::fail(
         base::Code::invalid_argument,
