@@ -148,7 +148,11 @@ async::Task<json::value> Api::call(std::string method,
     text = wire::to_text(body);
     request.headers.add("Content-Type", "application/json");
   }
-  if (method == "POST") request.headers.add("Idempotency-Key", base::random_hex(16));
+  if (method == "POST") {
+    auto chosen = std::exchange(next_idempotency_key_, {});
+    request.headers.add("Idempotency-Key",
+                        chosen.empty() ? base::random_hex(16) : std::move(chosen));
+  }
   auto response = co_await client_.request(std::move(request), std::move(text), deadline);
   if (!response) co_return base::passing(response);
   if (response->status / 100 != 2)

@@ -56,6 +56,9 @@ class Api {
   /// Method, target, key and host.
   http::RequestHead head(std::string method, std::string target) const;
 
+  /// For the next POST of call(), so that a person can repeat a change safely; "" changes nothing.
+  void use_idempotency_key(std::string key) { next_idempotency_key_ = std::move(key); }
+
   ApiAddress const& address() const noexcept { return address_; }
 
  private:
@@ -63,6 +66,7 @@ class Api {
 
   ApiAddress address_;
   base::Secret key_;
+  std::string next_idempotency_key_{};
   http::Client client_;
 };
 

@@ -25,6 +25,7 @@ int run_verb(Global const& global, Verb const& verb) {
   if (!target) return out.fail(target.error());
   return async::run_main([&]() -> asio::awaitable<int> {
     Api api(co_await asio::this_coro::executor, std::move(*target));
+    api.use_idempotency_key(global.idempotency_key);
     auto running = verb(Session{api, out});
     co_return co_await std::move(running);
   });

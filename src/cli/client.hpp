@@ -11,6 +11,7 @@ struct Global {
   bool as_json = false;
   std::string api_url;
   std::string key_file;
+  std::string idempotency_key;  // of the first POST; "" = a fresh one
 };
 
 /// What a verb gets. The references outlive it.

@@ -13,7 +13,8 @@
 namespace cli {
 namespace {
 
-constexpr std::array client_groups = {worker_clients, api_clients, proxy_clients, database_clients};
+constexpr std::array client_groups = {
+    worker_clients, api_clients, proxy_clients, broker_clients, database_clients};
 
 base::Result<void> ensure_group(std::string const& name, int& made) {
   if (find_group(name)) return {};
@@ -48,6 +49,8 @@ std::string user_of(Service service, wire::Config const& config) {
   switch (service) {
     case Service::database:
       return config.database_user;
+    case Service::broker:
+      return config.broker_user;
     case Service::hostd:
       return "root";
     case Service::worker:
@@ -65,12 +68,13 @@ std::string user_of(Service service, wire::Config const& config) {
 std::vector<std::string_view> sockets_used_by(Service service) {
   switch (service) {
     case Service::database:
+    case Service::broker:
     case Service::hostd:
       return {};
     case Service::worker:
-      return {};
+      return {broker_clients};
     case Service::api:
-      return {worker_clients, proxy_clients, database_clients};
+      return {worker_clients, proxy_clients, broker_clients, database_clients};
     case Service::controller:
       return {worker_clients, api_clients, database_clients};
     case Service::proxy:
@@ -85,6 +89,8 @@ std::string_view name_of(Service service) noexcept {
   switch (service) {
     case Service::database:
       return "postgres";
+    case Service::broker:
+      return "space-broker";
     case Service::hostd:
       return "space-hostd";
     case Service::worker:
@@ -159,6 +165,7 @@ std::vector<Place> plan_directories(wire::Config const& config) {
       {data("/guest"), "root", "root", 0755},
       {data("/api"), config.api_user, config.api_user, 0700},
       {data("/worker"), config.worker_user, config.worker_user, 0700},
+      {data("/broker"), config.broker_user, config.broker_user, 0700},
       {data("/postgres"), config.database_user, config.database_user, 0700},
       {config.run_dir, "root", "root", 0755},
       // Its one client is the worker, whose own group it has.
@@ -166,6 +173,9 @@ std::vector<Place> plan_directories(wire::Config const& config) {
       sockets("/worker", config.worker_user, worker_clients),
       sockets("/api", config.api_user, api_clients),
       sockets("/proxy", config.proxy_user, proxy_clients),
+      sockets("/broker", config.broker_user, broker_clients),
+      // Gateways have no group: hostd makes their connections.
+      sockets("/broker-use", config.broker_user, config.broker_user),
       sockets("/postgres", config.database_user, database_clients),
   };
 }

@@ -15,17 +15,24 @@ namespace cli {
 inline constexpr std::string_view worker_clients = "space-to-worker";
 inline constexpr std::string_view api_clients = "space-to-api";
 inline constexpr std::string_view proxy_clients = "space-to-proxy";
+inline constexpr std::string_view broker_clients = "space-to-broker";
 inline constexpr std::string_view database_clients = "space-to-db";
 
 /// The programs that the supervisor runs, in the order in which they start.
-enum class Service : std::uint8_t { database, hostd, worker, api, controller, proxy };
+enum class Service : std::uint8_t { database, broker, hostd, worker, api, controller, proxy };
 inline constexpr std::array all_services = {Service::database,
+                                            Service::broker,
                                             Service::hostd,
                                             Service::worker,
                                             Service::api,
                                             Service::controller,
                                             Service::proxy};
 std::string_view name_of(Service service) noexcept;
+
+/// Without an uplink there is no gateway that could use a credential: no broker then.
+inline bool has_broker(wire::Config const& config) {
+  return config.uplink != "none";
+}
 
 struct User {
   uid_t uid = 0;

@@ -97,6 +97,8 @@ std::function<bool()> readiness_of(Service service, wire::Config const& config) 
   switch (service) {
     case Service::database:
       return by_socket(config.database_dir() + "/.s.PGSQL.5432");
+    case Service::broker:
+      return by_socket(config.broker_socket());
     case Service::hostd:
       return by_socket(config.hostd_socket(), SOCK_SEQPACKET);
     case Service::worker:
@@ -206,6 +208,7 @@ base::Result<void> Supervisor::prepare() {
   bool const own_database = config_.database_url.empty();
   for (auto const service : all_services) {
     if (service == Service::database && !own_database) continue;
+    if (service == Service::broker && !has_broker(config_)) continue;
     auto unit = make_unit(service, config_);
     if (!unit) return base::passing(unit);
     // The schema is brought up to date before anything else looks at the database.

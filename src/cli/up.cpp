@@ -33,6 +33,8 @@ constexpr std::array program_names = {"space",
                                       "space-worker",
                                       "space-hostd",
                                       "space-proxy",
+                                      "space-broker",
+                                      "space-gateway",
                                       "space-agent"};
 
 int complain(base::Error const& error, std::string_view next = {}) {
@@ -349,6 +351,10 @@ wire::Config settle(wire::Config saved, UpOptions const& options) {
   take(saved.memory_mib_max, options.memory_mib_max);
   take(saved.vcpus_max, options.vcpus_max);
   take(saved.pool_mib_max, options.pool_mib_max);
+  take(saved.uplink, options.uplink);
+  take(saved.upstream_ca_file, options.upstream_ca_file);
+  if (!options.resolvers.empty()) saved.resolvers = options.resolvers;
+  if (!options.private_routes.empty()) saved.private_routes = options.private_routes;
   if (!options.listen_addresses.empty()) saved.listen_addresses = options.listen_addresses;
   if (options.domain)
     saved.domain = *options.domain;
@@ -382,6 +388,10 @@ int up(UpOptions const& options) {
   if (auto running = read_supervisor(config)) {
     fmt::print(stderr, "The platform runs already (supervisor: process {}):\n", running->pid);
     show_programs(*running);
+    if (wire::encode_text(config) != wire::encode_text(*saved))
+      fmt::print(
+          stderr,
+          "The other settings that you gave take effect after: space down; then space up again\n");
     show_address(config, options);
     return 0;
   }

@@ -13,8 +13,7 @@ struct CreateOptions {
   std::optional<std::uint32_t> vcpus;
   std::string memory, disk, timeout, on_timeout;  // with units; "" = the server's default
   std::vector<std::string> env, metadata;         // NAME=VALUE
-  std::string idempotency_key;
-  bool insecure = false;  // no access token
+  bool insecure = false;                          // no access token
   bool no_wait = false;
 };
 

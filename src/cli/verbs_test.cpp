@@ -31,6 +31,7 @@ class FakeApi : public http::Handler {
     asked.push_back(fmt::format(
         "{} {}{}{}", request.head.method, request.head.target, body->empty() ? "" : " ", *body));
     authorisation = request.head.headers.get("Authorization");
+    idempotency_keys.emplace_back(request.head.headers.get("Idempotency-Key"));
     last_event_id = request.head.headers.get("Last-Event-ID");
     auto answer = answers.empty()
                       ? Scripted{500, R"({"code":"internal","message":"the script is over"})"}
@@ -47,6 +48,7 @@ class FakeApi : public http::Handler {
   }
 
   std::string authorisation;
+  std::vector<std::string> idempotency_keys;
   std::string last_event_id;
 };
 
@@ -100,6 +102,22 @@ TEST(SandboxCreate, PrintsTheIdAndAsksForWhatWasSaid) {
       (std::vector<std::string>{
           R"(POST /v1/sandboxes?wait=300 {"memory_mib":1024,"timeout_s":1800,"metadata":{"task":"7"}})"}));
   EXPECT_EQ(fake.authorisation, "Bearer e2b_key");
+}
+
+TEST(SandboxCreate, AChosenIdempotencyKeyIsSentOnceAndOthersAreFresh) {
+  FakeApi fake;
+  auto const made = R"({"sandbox":)" + sandbox_json + R"(,"operation":{"id":"o1"}})";
+  fake.answers = {{201, made}, {201, made}};
+  auto const outcome = run_against(fake, [](Session session) -> asio::awaitable<int> {
+    session.api.use_idempotency_key("mine");
+    auto const first = co_await sandbox_create(session, {});
+    auto const second = co_await sandbox_create(session, {});
+    co_return first + second;
+  });
+  EXPECT_EQ(outcome.code, 0);
+  ASSERT_EQ(fake.idempotency_keys.size(), 2U);
+  EXPECT_EQ(fake.idempotency_keys[0], "mine");
+  EXPECT_EQ(fake.idempotency_keys[1].size(), 32U);
 }
 
 TEST(SandboxCreate, OneThatDoesNotRunInTimeIsNoSuccess) {
