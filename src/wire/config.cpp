@@ -18,6 +18,8 @@ std::string Config::check() const {
   if (slots_max == 0 || slots_max > 4096) return "slots_max: 1 to 4096";
   if (requests_per_second_max == 0) return "requests_per_second_max: at least 1";
   if (accelerator != "auto" && accelerator != "kvm" && accelerator != "tcg") return "accelerator: auto, kvm or tcg";
+  if (uplink != "none" && (!uplink.starts_with("/run/") || uplink.find("/../") != std::string::npos))
+    return "uplink: none, or the file of a network namespace below /run";
   return {};
 }
 

@@ -17,11 +17,11 @@ struct Config {
   std::uint16_t tls_port = 7443;
   std::string database_url;                       // libpq; "" = the embedded cluster
   std::string node_name = "node-1";
-  std::uint32_t slot_uid_base = 700'000;          // user id (and group id) of slot n is slot_uid_base + n
+  std::uint32_t slot_uid_base = 700'000;          // user and group id of slot n; gateways follow at slot_uid_base + slots_max
   std::uint32_t slots_max = 128;
   std::uint32_t memory_mib_max = 0;               // for all sandboxes together; 0 = three quarters of the host
   std::uint32_t vcpus_max = 0;                    // 0 = 16 per core (vCPUs are shared)
-  std::uint32_t pool_mib_max = 0;                 // size of a loop-mounted pool; 0 = a third of the free space
+  std::uint32_t pool_mib_max = 0;                 // size of a loop-mounted pool; 0 = four fifths of the free space
   std::string accelerator = "auto";               // auto, kvm, tcg
   std::string program_dir;                        // where the space-* programs lie
   std::vector<std::string> cors_origins = {"*"};  // web pages that may call the API (keys travel in headers only)
@@ -36,7 +36,7 @@ struct Config {
   std::string database_user = "space-db";
   std::string broker_user = "space-broker";
   std::vector<std::string> resolvers;          // upstream DNS of the gateways; empty = the host's /etc/resolv.conf
-  std::string uplink = "none";                 // none: sandboxes have no way out; host: through the uplink namespace
+  std::string uplink = "none";                 // none: no way out; else a network namespace below /run, made by root
   std::vector<std::string> private_routes;     // networks that gateways may dial although they are private
   std::string upstream_ca_file;                // authorities that gateways trust for upstreams; "" = the system's
 
