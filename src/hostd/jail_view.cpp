@@ -63,11 +63,12 @@ class Builder {
     must(::mount("jail", "./preload", "tmpfs", MS_NOSUID | MS_NODEV, "size=256k,mode=755") == 0,
          "mount the library of a jail");
     auto const path = std::string(".") + jail_preload;
-    os::Fd const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
+    os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
     must(static_cast<bool>(file), "make the library of a jail");
     auto const written = ::write(file.get(), content.data(), content.size());
     must(written >= 0 && static_cast<std::size_t>(written) == content.size(),
          "write the library of a jail");
+    file.reset();  // nothing becomes read-only under an open writer
     must(::mount(nullptr,
                  "./preload",
                  nullptr,

@@ -38,6 +38,7 @@ constexpr int allowed[] = {SCMP_SYS(read),
                            SCMP_SYS(fdatasync),
                            SCMP_SYS(fsync),
                            SCMP_SYS(fallocate),
+                           SCMP_SYS(fadvise64),  // when a restored machine takes its disk over
                            SCMP_SYS(ftruncate),
                            SCMP_SYS(dup),
                            SCMP_SYS(dup2),
