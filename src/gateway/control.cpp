@@ -200,7 +200,11 @@ class GatewayProcess {
       }
       sender_.push(event);
     } else if (command->policy) {
-      event.applied = gateway_.apply(*command->policy);
+      if (gateway_.started()) {
+        event.applied = gateway_.apply(*command->policy);
+      } else {
+        event.applied = wire::GatewayApplied{0, 0, 0, "the gateway was not started"};
+      }
       sender_.push(event);
     } else if (command->revoke) {
       gateway_.revoke(*command->revoke);

@@ -38,6 +38,7 @@ Gateway::Gateway(asio::any_io_executor executor,
 Gateway::~Gateway() = default;
 
 base::Result<wire::GatewayStarted> Gateway::start(wire::GatewayStart const& start) {
+  if (started()) return base::fail(base::Code::conflict, "the gateway was started already");
   auto refused = networks_of(start.refused_networks);
   if (!refused) return base::passing(refused, "refused_networks");
   auto admitted = networks_of(start.admitted_networks);

@@ -44,8 +44,10 @@ class Gateway {
   Gateway(asio::any_io_executor executor, DecisionSink& sink, std::unique_ptr<BrokerClient> broker);
   ~Gateway();
 
-  /// Opens the network. Fails, and stays closed, when something of it cannot be enforced.
+  /// Opens the network; once in a life. Fails, and stays closed, when something of it cannot be enforced.
   base::Result<wire::GatewayStarted> start(wire::GatewayStart const& start);
+  bool started() const noexcept { return dialer_ != nullptr; }
+
   /// Swaps the policy and judges every live connection again; the ones that lost their permission
   /// are cut when this returns. On an error the old policy holds.
   wire::GatewayApplied apply(wire::EffectivePolicy const& text);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "wire/codec.hpp"
+#include "wire/credential.hpp"
+#include "wire/policy.hpp"
 
 /// What the API, the controller and the proxy say to a worker: HTTP/1.1 with JSON on `worker.sock`, plus
 /// descriptor passing on `dial.sock`. A worker checks the peer's user id; whoever acts with an epoch older
@@ -14,6 +16,9 @@
 ///   DELETE /sandboxes/{id}?epoch=N[&cause=host_stopped]
 ///                                           → 200 EndedSandbox when everything is released; also when it never was here
 ///   PUT    /sandboxes/{id}/token  SetToken  → 204 (the agent knows the new token)
+///   PUT    /sandboxes/{id}/policy SetPolicy → GatewayApplied (in force on live connections, too)
+///   GET    /sandboxes/{id}/decisions        → NDJSON stream of AuditRecord, first the latest that are remembered;
+///                                             an empty line every 5 s; ends with the sandbox
 ///   GET    /sandboxes/{id}/metrics          → the agent's /metrics
 ///   GET    /sandboxes/{id}/console          → text/plain, the last 64 KiB of the guest's console
 ///   GET    /ended                           → NDJSON stream of EndedSandbox, first those of the last 10 minutes;
@@ -32,10 +37,13 @@ struct StartSandbox {
   std::string access_token;   // "" = the agent checks none (E2B `secure: false`)
   std::string default_user = "user";
   std::string default_workdir;  // "" = the user's home
+  std::optional<EffectivePolicy> policy;  // absent = blocked; of no meaning where the host has no uplink
+  std::vector<Lease> credentials;         // gateway_uid is filled in by the worker
   static bool required(std::string_view name) { return name == "sandbox" || name == "epoch" || name == "build"; }
 };
 BOOST_DESCRIBE_STRUCT(StartSandbox, (),
-                      (sandbox, epoch, build, vcpus, memory_mib, disk_mib, env, access_token, default_user, default_workdir))
+                      (sandbox, epoch, build, vcpus, memory_mib, disk_mib, env, access_token, default_user, default_workdir, policy,
+                       credentials))
 
 /// One step of a create, for the time line: milliseconds since the worker got the request.
 struct TimelineStep {
@@ -78,6 +86,14 @@ struct SetToken {
   static bool required(std::string_view) { return true; }
 };
 BOOST_DESCRIBE_STRUCT(SetToken, (), (epoch, access_token))
+
+struct SetPolicy {
+  std::uint64_t epoch = 0;
+  EffectivePolicy policy;
+  std::optional<std::vector<Lease>> credentials;  // replaces all of the sandbox's; absent = they stay
+  static bool required(std::string_view name) { return name != "credentials"; }
+};
+BOOST_DESCRIBE_STRUCT(SetPolicy, (), (epoch, policy, credentials))
 
 struct NodeReport {
   std::string name;

@@ -17,7 +17,8 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::size_t body_bytes_max = 1 << 20;
-constexpr std::size_t console_bytes = 64 * 1024;
+constexpr std::size_t policy_bytes_max = 8 << 20;
+constexpr std::size_t console_bytes = std::size_t{64} * 1024;
 
 http::Response json_response(int status, std::string body) {
   return {status, {{"Content-Type", "application/json"}}, std::move(body)};
@@ -61,6 +62,17 @@ base::Result<std::string> cause_of(std::string_view query) {
   return "deleted";
 }
 
+/// The sandbox whose decisions a request wants to follow.
+std::optional<std::string> asks_decisions(http::RequestHead const& head) {
+  constexpr std::string_view prefix = "/sandboxes/";
+  constexpr std::string_view suffix = "/decisions";
+  auto const path = head.path();
+  bool const fits = head.method == "GET" && path.starts_with(prefix) && path.ends_with(suffix) &&
+                    path.size() > prefix.size() + suffix.size();
+  if (!fits) return std::nullopt;
+  return std::string(path.substr(prefix.size(), path.size() - prefix.size() - suffix.size()));
+}
+
 std::unexpected<base::Error> no_such_route() {
   return base::fail(base::Code::not_found, "a worker has no such route");
 }
@@ -85,6 +97,8 @@ asio::awaitable<void> Api::handle(http::Request& request, http::ResponseWriter& 
         failure({base::Code::denied, "this user may not talk to the worker"}));
   } else if (request.head.method == "GET" && request.head.path() == "/ended") {
     sent = co_await stream_ended(&response);
+  } else if (auto const id = asks_decisions(request.head); id && worker_.find(*id)) {
+    sent = co_await stream_decisions(&response, *id);
   } else {
     auto answered = co_await answer(&request);
     sent = co_await response.send(answered ? std::move(*answered) : failure(answered.error()));
@@ -116,6 +130,7 @@ async::Task<http::Response> Api::answer_sandbox(http::Request* request,
   auto const& method = request->head.method;
   if (what.empty() && method == "DELETE") co_return co_await end(request, std::move(id));
   if (what == "token" && method == "PUT") co_return co_await set_token(request, std::move(id));
+  if (what == "policy" && method == "PUT") co_return co_await set_policy(request, std::move(id));
   if (method != "GET") co_return no_such_route();
   auto const sandbox = worker_.find(id);
   if (!sandbox) co_return base::fail(base::Code::not_found, "this sandbox is not on this worker");
@@ -161,6 +176,44 @@ async::Task<http::Response> Api::set_token(http::Request* request, std::string i
   auto const set = co_await sandbox->set_token(wanted->access_token);
   if (!set) co_return std::unexpected(set.error());
   co_return http::Response{204, {}, {}};
+}
+
+async::Task<http::Response> Api::set_policy(http::Request* request, std::string id) {
+  auto const body = co_await request->body.read_all(policy_bytes_max);
+  if (!body) co_return std::unexpected(body.error());
+  auto wanted =
+      wire::decode_text<wire::SetPolicy>(*body, wire::UnknownKeys::reject, policy_bytes_max);
+  if (!wanted) co_return std::unexpected(wanted.error());
+  auto const sandbox = worker_.find(id);
+  if (!sandbox) co_return base::fail(base::Code::not_found, "this sandbox is not on this worker");
+  if (sandbox->epoch() != wanted->epoch)
+    co_return base::fail(base::Code::conflict, "this is another life of the sandbox");
+  auto const applied = co_await sandbox->set_policy(std::move(*wanted));
+  co_return respond(applied);
+}
+
+async::Task<void> Api::stream_decisions(http::ResponseWriter* response, std::string id) {
+  auto begun = co_await response->begin({200, {{"Content-Type", "application/x-ndjson"}}});
+  if (!begun) co_return begun;
+  auto& feed = worker_.host().audit;
+  std::uint64_t seen = 0;
+  for (;;) {
+    auto const up_to = feed.last();
+    for (auto const& one : feed.after(seen, id)) {
+      auto const written = co_await response->write(one.record + "\n");
+      if (!written) co_return written;
+    }
+    seen = up_to;
+    if (!worker_.find(id)) co_return base::Result<void>();
+    if (feed.last() > seen) continue;
+    auto const more =
+        co_await async::run_until(base::system_clock().in(std::chrono::seconds(5)), feed.wait());
+    if (more == async::Ended::cancelled)
+      co_return base::fail(base::Code::cancelled, "the worker stops");
+    if (more == async::Ended::finished) continue;
+    auto const alive = co_await response->write("\n");
+    if (!alive) co_return alive;
+  }
 }
 
 async::Task<void> Api::stream_ended(http::ResponseWriter* response) {

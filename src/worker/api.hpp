@@ -28,6 +28,8 @@ class Api final : public http::Handler {
   async::Task<http::Response> start(http::Request* request);
   async::Task<http::Response> end(http::Request* request, std::string id);
   async::Task<http::Response> set_token(http::Request* request, std::string id);
+  async::Task<http::Response> set_policy(http::Request* request, std::string id);
+  async::Task<void> stream_decisions(http::ResponseWriter* response, std::string id);
   async::Task<void> stream_ended(http::ResponseWriter* response);
 
   Worker& worker_;

@@ -2,6 +2,10 @@
 
 #include "base/log.hpp"
 
+#include <sys/stat.h>
+
+#include <cerrno>
+
 namespace worker {
 
 namespace asio = boost::asio;
@@ -18,7 +22,12 @@ AuditFeed::AuditFeed(asio::any_io_executor executor, std::string directory)
     : directory_(std::move(directory)), changed_(std::move(executor)) {}
 
 async::Task<void> AuditFeed::open() {
-  auto log = co_await async::blocking([directory = directory_] { return audit::Log::open(directory); });
+  auto log = co_await async::blocking(
+      [directory = directory_]() -> base::Result<std::unique_ptr<audit::Log>> {
+        if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+          return base::fail_errno("make the audit log's directory", directory);
+        return audit::Log::open(directory);
+      });
   if (!log) co_return base::passing(log, "open the audit log");
   log_ = std::move(*log);
   co_return base::Result<void>();

@@ -62,6 +62,7 @@ class GatewayLink {
  private:
   enum class State : std::uint8_t { closed, open, off };
 
+  void spawn(std::string_view name, boost::asio::awaitable<void> child);
   boost::asio::awaitable<void> live(bool adopt);
   async::Task<void> connect(bool adopt);
   async::Task<void> adopt_or_start(bool adopt);
@@ -83,10 +84,12 @@ class GatewayLink {
   Wanted wanted_;
   TellGuest tell_guest_;
   State state_ = State::closed;
-  base::Error error_;  // why it is off
+  std::optional<base::Error> error_;  // why it is off
   std::shared_ptr<net::ByteStream> stream_;
   std::uint32_t gateway_user_ = 0;
   std::string authority_;
+  bool closing_ = false;
+  bool guest_knows_one_ = false;  // an authority, which a new gateway's takes the place of
   std::optional<wire::GatewayApplied> applied_;
   std::deque<base::SteadyTime> crashes_;
   base::SteadyTime leases_due_{};

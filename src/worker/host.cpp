@@ -45,6 +45,8 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
       dialer(hostd),
       boots(on, cores()),
       ended(on),
+      audit(on, worker_dir(config) + "/audit"),
+      broker(on, [path = config.broker_socket()] { return net::connect_unix(path); }),
       capacity(totals(config)),
       accelerator(worker_dir(config) + "/accelerator.json", config.guest()) {}
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "hostd/client.hpp"
+#include "http/client.hpp"
 #include "vmm/qemu.hpp"
 #include "wire/config.hpp"
 #include "worker/accelerator.hpp"
+#include "worker/audit_feed.hpp"
 #include "worker/capacity.hpp"
 #include "worker/dialer.hpp"
 #include "worker/disk.hpp"
@@ -39,12 +41,18 @@ struct Host {
   Dialer dialer;
   Gate boots;
   EndedLog ended;
+  AuditFeed audit;
+  http::Client broker;
   Capacity capacity;
   AcceleratorChoice accelerator;
   CloneMethod clone_method = CloneMethod::copy;
   std::uint64_t tsc_khz = 0;
   std::uint32_t hostd_features = 0;
   BootLimits boot_limits;
+
+  /// Do sandboxes here get a gateway? Without one they have no network at all.
+  bool has_uplink() const { return config.uplink != "none"; }
+
   std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
   std::chrono::milliseconds health_patience{10'000};

@@ -14,7 +14,7 @@
 namespace worker {
 namespace {
 
-constexpr std::size_t entry_bytes_max = 256 * 1024;
+constexpr std::size_t entry_bytes_max = 8 << 20;
 constexpr std::string_view half_written = ".tmp";
 
 base::Result<void> write_whole(os::Fd const& file, std::string_view text) {

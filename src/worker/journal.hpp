@@ -25,7 +25,9 @@ struct JournalEntry {
   std::uint32_t disk_mib = 0;
   std::uint64_t reserved_memory_mib = 0;  // with what the VMM needs beside its guest
   std::string init_key;                   // without it no later call to the agent's /init
-  bool internal = false;  // a proof of the accelerator, nobody's sandbox
+  wire::EffectivePolicy policy;
+  std::vector<wire::Lease> credentials;  // ciphertext
+  bool internal = false;                 // a proof of the accelerator, nobody's sandbox
   std::vector<wire::TimelineStep> timeline;
   // ending and ended:
   std::string cause;
@@ -53,6 +55,8 @@ BOOST_DESCRIBE_STRUCT(JournalEntry,
                        disk_mib,
                        reserved_memory_mib,
                        init_key,
+                       policy,
+                       credentials,
                        internal,
                        timeline,
                        cause,

@@ -45,6 +45,8 @@ Sandbox::Sandbox(Host& host, New admitted)
   entry_.reserved_memory_mib = reservation_.held().memory_mib;
   entry_.init_key = base::random_hex(32);
   entry_.internal = admitted.internal;
+  if (request_.policy) entry_.policy = *request_.policy;
+  entry_.credentials = request_.credentials;
   mark("admitted");
 }
 
@@ -78,6 +80,7 @@ asio::awaitable<void> Sandbox::live() {
 }
 
 asio::awaitable<void> Sandbox::close() {
+  if (gateway_) co_await gateway_->close();
   if (vmm_) co_await vmm_->close();
 }
 
@@ -137,15 +140,20 @@ std::string Sandbox::console(std::size_t bytes_max) const {
 }
 
 async::Task<void> Sandbox::set_token(std::string access_token) {
-  auto const turn = co_await talking_.enter();
   if (state_ != State::running)
     co_return base::fail(base::Code::conflict, "the sandbox does not run");
+  boost::json::object changes{{"accessToken", access_token}};
+  co_return co_await tell_agent(std::move(changes));
+}
+
+async::Task<void> Sandbox::tell_agent(boost::json::object changes) {
+  auto const turn = co_await talking_.enter();
   auto reached = co_await host_.dialer.dial(entry_.slot, wire::agent_port, agent_patience);
   if (!reached.stream)
     co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
   auto const nonce = base::random_hex(16);
-  boost::json::object changes{
-      {"init_key", entry_.init_key}, {"nonce", nonce}, {"accessToken", access_token}};
+  changes["init_key"] = entry_.init_key;
+  changes["nonce"] = nonce;
   co_return co_await update_agent(std::move(reached.stream),
                                   std::move(changes),
                                   nonce,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "wire/agent.hpp"
+#include "worker/gateway_link.hpp"
 #include "worker/host.hpp"
 
 #include <memory>
@@ -67,6 +68,8 @@ class Sandbox {
   /// The agent checks this token from now on.
   async::Task<void> set_token(std::string access_token);
   async::Task<std::string> metrics();
+  /// See GatewayLink::apply(). conflict where this host gives no network.
+  async::Task<wire::GatewayApplied> set_policy(wire::SetPolicy wanted);
 
  private:
   boost::asio::awaitable<void> start();
@@ -76,6 +79,9 @@ class Sandbox {
   async::Task<void> boot();
   async::Task<void> wait_for_agent();
   async::Task<void> reach_agent();
+  void begin_network(bool adopt);
+  async::Task<void> wait_for_network();
+  async::Task<void> tell_agent(boost::json::object changes);
   boost::asio::awaitable<void> take_over();
   boost::asio::awaitable<void> watch();
   boost::asio::awaitable<void> watch_machine();
@@ -112,6 +118,7 @@ class Sandbox {
   bool end_asked_ = false;
   os::Fd disk_;
   std::unique_ptr<vmm::Vmm> vmm_;
+  std::unique_ptr<GatewayLink> gateway_;  // where the host has an uplink
   std::optional<base::Error> start_error_;
   async::Turnstile talking_;  // to the agent's /init: one change at a time
   async::Signal changed_;

@@ -50,6 +50,7 @@ asio::awaitable<void> Sandbox::take_over() {
       base::log::info(
           "sandbox_adopted",
           {{"sandbox", id()}, {"epoch", epoch()}, {"slot", slot()}, {"pid", vmm_->pid()}});
+      begin_network(true);
       co_return changed_.notify_all();
     }
     if (vmm.error().code() == base::Code::not_found) co_return become(State::ending);
@@ -107,6 +108,7 @@ asio::awaitable<void> Sandbox::end() {
   become(State::ending);
   co_await note("ending");
   static_cast<void>(SPACE_FAULT("worker.end.begun"));
+  if (gateway_) co_await gateway_->end();
   co_await persist("end the virtual machine", &Sandbox::end_machine);
   co_await persist("remove the slot", &Sandbox::remove_slot);
   co_await persist("remove the disk", &Sandbox::remove_disk);

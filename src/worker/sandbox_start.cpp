@@ -107,6 +107,8 @@ async::Task<void> Sandbox::start_steps() {
   auto const pass = co_await host_.boots.enter();
   auto booted = co_await boot();
   if (!booted) co_return booted;
+  auto networked = co_await wait_for_network();
+  if (!networked) co_return networked;
   auto answered = co_await wait_for_agent();
   if (!answered) co_return answered;
   auto noted = co_await write_journal("running");
@@ -135,6 +137,7 @@ async::Task<void> Sandbox::prepare() {
   auto made = co_await host_.slots.make(slot());
   if (!made) co_return base::passing(made, "make the slot");
   mark("slot_taken");
+  begin_network(false);
   if (SPACE_FAULT("worker.start.slot_taken")) co_return injected();
   co_return base::Result<void>();
 }
@@ -208,6 +211,7 @@ wire::AgentInit Sandbox::agent_init() const {
   init.envVars = request_.env;
   init.defaultUser = request_.default_user;
   init.defaultWorkdir = request_.default_workdir;
+  if (gateway_) init.caBundle = gateway_->authority_pem();
   return init;
 }
 

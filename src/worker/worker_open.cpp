@@ -64,6 +64,9 @@ async::Task<void> Worker::open_files() {
   auto const dir = host_.config.data_dir + "/worker";
   if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
     co_return base::fail_errno("make the worker's directory", dir);
+  auto audit = co_await host_.audit.open();
+  if (!audit) co_return audit;
+  tasks_.spawn("audit", host_.audit.run());
   auto journal = host_.journal.open();
   if (!journal) co_return journal;
   auto files = co_await async::blocking([pool = host_.disks]() mutable {
@@ -201,6 +204,7 @@ asio::awaitable<void> Worker::close() {
   co_await host_.slots.close();
   for (auto const& [id, sandbox] : sandboxes_)
     co_await sandbox->close();
+  co_await host_.audit.close();
 }
 
 }  // namespace worker

@@ -132,21 +132,5 @@ TEST_F(GatewayTest, GoesWithItsSlot) {
   EXPECT_EQ(client().start_gateway(1).error().code(), base::Code::not_found);
 }
 
-TEST_F(GatewayTest, AHostdKilledWhileStartingOneLeavesNothingOfIt) {
-  for (std::string const point : {"hostd.gateway.group_made", "hostd.gateway.started"}) {
-    hostd_->stop(SIGTERM);
-    hostd_->arm(point + " kill");
-    hostd_->start();
-    auto const lost = client().start_gateway(1);
-    EXPECT_FALSE(lost) << point;
-    ASSERT_TRUE(eventually([&] { return hostd_->died(); })) << point;
-    hostd_->start();
-    ASSERT_TRUE(client().end_gateway(1)) << point;
-    auto const next = client().start_gateway(1);
-    EXPECT_TRUE(next) << point;
-    ASSERT_TRUE(client().end_gateway(1)) << point;
-  }
-}
-
 }  // namespace
 }  // namespace test

@@ -494,10 +494,12 @@ class Death : public HostdTest, public testing::WithParamInterface<std::string> 
   /// A whole life; whatever step the fault takes away is skipped.
   void live() const {
     auto made = client().make_slot(0);
+    auto gateway = client().start_gateway(0);
     auto started = start_machine(0);
     auto ended = client().end_vmm(0);
     auto removed = client().remove_slot(0);
     static_cast<void>(made);
+    static_cast<void>(gateway);
     static_cast<void>(started);
     static_cast<void>(ended);
     static_cast<void>(removed);

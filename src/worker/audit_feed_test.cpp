@@ -1,0 +1,50 @@
+#include "worker/audit_feed.hpp"
+
+#include "async/testing.hpp"
+#include "worker/gateway_link.hpp"
+#include "worker/testing/fakes.hpp"
+
+#include <gmock/gmock.h>
+
+namespace worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TempDir;
+
+TEST(AuditRecord, SaysWhoAndLeavesOutWhatSaysNothing) {
+  wire::GatewayDecision decision;
+  decision.kind = "dns";
+  decision.decision = "denied";
+  decision.host = "a.example";
+  auto const text = audit_record("s1", 2, "2026-01-01T00:00:00Z", decision);
+  EXPECT_THAT(text, HasSubstr(R"("sandbox":"s1")"));
+  EXPECT_THAT(text, HasSubstr(R"("epoch":2)"));
+  EXPECT_THAT(text, HasSubstr(R"("host":"a.example")"));
+  EXPECT_THAT(text, Not(HasSubstr("credential")));
+  EXPECT_THAT(text, Not(HasSubstr("status")));
+}
+
+TEST(AuditFeed, WritesAChainThatVerifiesAndTellsFollowers) {
+  async::run_test([]() -> boost::asio::awaitable<void> {
+    TempDir const dir;
+    AuditFeed feed(co_await boost::asio::this_coro::executor, dir.path() + "/audit");
+    auto const opened = co_await feed.open();
+    EXPECT_TRUE(opened);
+    feed.add("a", R"({"n":1})");
+    feed.add("b", R"({"n":2})");
+    feed.add("a", R"({"n":3})");
+    EXPECT_EQ(feed.after(0, "a").size(), 2U);
+    EXPECT_EQ(feed.after(1, "a").size(), 1U);
+    co_await feed.close();
+    EXPECT_FALSE(feed.broken());
+    auto const verdict = audit::verify(dir.path() + "/audit");
+    EXPECT_TRUE(verdict);
+    EXPECT_EQ(verdict->problem, "");
+    EXPECT_EQ(verdict->lines, 3U);
+  });
+}
+
+}  // namespace
+}  // namespace worker

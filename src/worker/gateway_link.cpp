@@ -1,0 +1,380 @@
+#include "worker/gateway_link.hpp"
+
+#include "base/fault.hpp"
+#include "base/log.hpp"
+
+#include <fstream>
+#include <sstream>
+
+namespace worker {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::chrono::milliseconds ping_every(10'000);
+constexpr std::chrono::milliseconds start_patience(10'000);
+constexpr std::chrono::milliseconds apply_patience(2'000);
+constexpr std::chrono::milliseconds broker_patience(2'000);
+constexpr std::chrono::milliseconds restart_pause(100);
+constexpr std::chrono::minutes crash_window(10);
+constexpr std::size_t crashes_max = 3;
+constexpr std::uint32_t lease_seconds = 900;
+constexpr std::chrono::seconds lease_half_life(lease_seconds / 2);
+constexpr std::size_t event_bytes_max = 1 << 20;
+constexpr std::size_t log_bytes_per_s = 16 * 1024;
+constexpr char system_authorities[] = "/etc/ssl/certs/ca-certificates.crt";
+
+base::Result<std::string> read_authorities(std::string const& path) {
+  std::ifstream file(path.empty() ? system_authorities : path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty())
+    return base::fail(
+        base::Code::unavailable, "the authorities for upstream servers cannot be read", path);
+  return text.str();
+}
+
+/// The host's own resolvers; a gateway cannot read the file itself.
+std::vector<std::string> system_resolvers() {
+  std::vector<std::string> found;
+  std::ifstream file("/etc/resolv.conf");
+  for (std::string word, address; file >> word;) {
+    if (word == "nameserver" && file >> address) found.push_back(address);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string audit_record(std::string const& sandbox,
+                         std::uint64_t epoch,
+                         std::string const& time,
+                         wire::GatewayDecision const& decision) {
+  boost::json::object record{{"time", time}, {"sandbox", sandbox}, {"epoch", epoch}};
+  for (auto const& [name, value] : wire::encode(decision).as_object()) {
+    bool const empty = (value.is_string() && value.get_string().empty()) ||
+                       (value.is_uint64() && value.get_uint64() == 0) ||
+                       (value.is_int64() && value.get_int64() == 0);
+    if (!empty) record[name] = value;
+  }
+  return wire::to_text(record);
+}
+
+GatewayLink::GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest)
+    : host_(std::move(host)),
+      wanted_(std::move(wanted)),
+      tell_guest_(std::move(tell_guest)),
+      changing_(host_.executor),
+      writing_(host_.executor),
+      changed_(host_.executor),
+      tasks_(host_.executor) {}
+
+void GatewayLink::begin(bool adopt) {
+  guest_knows_one_ = adopt;
+  tasks_.spawn("gateway", live(adopt));
+}
+
+/// Whoever is cancelled may go on a little before it notices: a child begun then would be waited for
+/// in vain.
+void GatewayLink::spawn(std::string_view name, asio::awaitable<void> child) {
+  if (!closing_) tasks_.spawn(name, std::move(child));
+}
+
+asio::awaitable<void> GatewayLink::wait_settled() {
+  while (state_ == State::closed)
+    co_await changed_.wait();
+}
+
+async::Task<void> GatewayLink::wait_open() {
+  co_await wait_settled();
+  if (state_ == State::off) co_return std::unexpected(*error_);
+  co_return base::Result<void>();
+}
+
+asio::awaitable<void> GatewayLink::live(bool adopt) {
+  for (;;) {
+    auto const connected = co_await connect(std::exchange(adopt, false));
+    if (connected) {
+      co_await serve();
+    } else {
+      base::log::warn("gateway_not_reached",
+                      {{"sandbox", wanted_.sandbox},
+                       {"what", connected.error().message()},
+                       {"detail", connected.error().detail()}});
+    }
+    stream_.reset();
+    if (state_ == State::off) co_return;
+    state_ = State::closed;
+    changed_.notify_all();
+    auto const now = base::system_clock().steady_now();
+    crashes_.push_back(now);
+    while (crashes_.front() < now - crash_window)
+      crashes_.pop_front();
+    base::log::warn("gateway_lost", {{"sandbox", wanted_.sandbox}, {"times", crashes_.size()}});
+    if (crashes_.size() >= crashes_max)
+      co_return co_await switch_off("its gateway failed three times");
+    co_await async::sleep_for(restart_pause);
+  }
+}
+
+async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
+  auto gateway = base::Result<hostd::Gateway>();
+  if (adopt) {
+    gateway = co_await async::blocking(
+        [client = host_.hostd, slot = wanted_.slot] { return client.attach_gateway(slot); });
+    if (!gateway && gateway.error().code() != base::Code::not_found)
+      co_return base::passing(gateway);
+  }
+  bool const fresh = !gateway;
+  if (fresh) {
+    gateway = co_await async::blocking(
+        [client = host_.hostd, slot = wanted_.slot]() -> base::Result<hostd::Gateway> {
+          // One that does not answer any more, or whose start we never heard of.
+          auto ended = client.end_gateway(slot);
+          if (!ended) return std::unexpected(std::move(ended.error()));
+          return client.start_gateway(slot);
+        });
+  }
+  if (!gateway) co_return base::passing(gateway);
+  gateway_user_ = gateway->user_id;
+  auto stream = net::adopt_socket(host_.executor, std::move(gateway->control));
+  if (!stream) co_return base::passing(stream);
+  stream_ = std::move(*stream);
+  if (gateway->errors) {
+    auto log = vmm::Descriptor::adopt(host_.executor, std::move(gateway->errors));
+    if (!log) co_return base::passing(log);
+    spawn("gateway log", read_log(std::move(*log)));
+  }
+  if (!fresh) {
+    wire::GatewayCommand command;
+    command.policy = wanted_.policy;
+    co_return co_await send(std::move(command));
+  }
+  auto trusted = read_authorities(host_.config.upstream_ca_file);
+  if (!trusted) co_return base::passing(trusted);
+  co_return co_await send(start_command(std::move(*trusted)));
+}
+
+async::Task<void> GatewayLink::connect(bool adopt) {
+  if (SPACE_FAULT("worker.gateway.connect"))
+    co_return base::fail(base::Code::internal, "a fault was injected here");
+  auto reached = co_await adopt_or_start(adopt);
+  if (!reached) co_return base::passing(reached, "start the gateway");
+  leases_due_ = base::system_clock().steady_now();
+  auto leased = co_await put_leases();
+  // Requests that need a credential are refused meanwhile; tend() tries again.
+  if (!leased)
+    base::log::warn("leases_not_put",
+                    {{"sandbox", wanted_.sandbox}, {"what", leased.error().message()}});
+  co_return base::Result<void>();
+}
+
+wire::GatewayCommand GatewayLink::start_command(std::string trusted) const {
+  wire::GatewayCommand command;
+  auto& start = command.start.emplace();
+  start.sandbox = wanted_.sandbox;
+  start.policy = wanted_.policy;
+  start.resolvers = host_.config.resolvers.empty() ? system_resolvers() : host_.config.resolvers;
+  start.trusted_ca_pem = std::move(trusted);
+  start.admitted_networks = host_.config.private_routes;
+  return command;
+}
+
+async::Task<void> GatewayLink::send(wire::GatewayCommand command) {
+  auto const stream = stream_;
+  if (!stream) co_return base::fail(base::Code::unavailable, "there is no gateway");
+  auto const turn = co_await writing_.enter();
+  auto const line = wire::encode_text(command) + "\n";
+  co_return co_await stream->write_text(line);
+}
+
+/// Until the gateway is gone, or silent at its start.
+asio::awaitable<void> GatewayLink::serve() {
+  co_await async::race(read_events(), tend());
+  if (stream_) stream_->close();
+}
+
+asio::awaitable<void> GatewayLink::read_events() {
+  auto const stream = stream_;
+  std::string received;
+  std::vector<char> buffer(64 * 1024);
+  for (;;) {
+    auto const got = co_await stream->read_some(buffer);
+    if (!got || *got == 0) co_return;
+    received.append(buffer.data(), *got);
+    for (auto end = received.find('\n'); end != std::string::npos; end = received.find('\n')) {
+      auto event = wire::decode_text<wire::GatewayEvent>(
+          std::string_view(received).substr(0, end), wire::UnknownKeys::ignore, event_bytes_max);
+      received.erase(0, end + 1);
+      if (!event) co_return;  // it speaks something else: not ours any more
+      on_event(std::move(*event));
+    }
+    if (received.size() > event_bytes_max) co_return;
+  }
+}
+
+void GatewayLink::on_event(wire::GatewayEvent event) {
+  if (event.decision) record(*event.decision);
+  if (event.started) {
+    bool const again = std::exchange(guest_knows_one_, true);
+    authority_ = std::move(event.started->authority_pem);
+    if (again) spawn("tell the guest", tell_guest_again());
+    if (state_ == State::closed) state_ = State::open;
+  }
+  if (event.applied) {
+    // The answer to the policy with which an adopted gateway is greeted, or a refused start.
+    if (state_ == State::closed && event.applied->error.empty()) state_ = State::open;
+    if (state_ == State::closed) {
+      state_ = State::off;  // a gateway that was not started refuses everything
+      error_ = base::Error(base::Code::invalid_argument, event.applied->error);
+      stream_->close();
+    }
+    applied_ = std::move(event.applied);
+  }
+  changed_.notify_all();
+}
+
+void GatewayLink::record(wire::GatewayDecision const& decision) {
+  auto const now = base::to_rfc3339(base::system_clock().wall_now());
+  host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
+}
+
+asio::awaitable<void> GatewayLink::tend() {
+  auto const settled =
+      co_await async::run_until(base::system_clock().in(start_patience), wait_settled());
+  if (settled != async::Ended::finished) co_return;
+  for (;;) {
+    if (host_.audit.broken()) co_return co_await switch_off("its decisions cannot be recorded");
+    wire::GatewayCommand ping;
+    ping.ping = true;
+    auto const sent = co_await send(std::move(ping));
+    if (!sent) co_return;
+    auto const leased = co_await put_leases();
+    if (!leased)
+      base::log::warn("leases_not_renewed",
+                      {{"sandbox", wanted_.sandbox}, {"what", leased.error().message()}});
+    co_await async::sleep_for(ping_every);
+  }
+}
+
+/// What it says for an operator, at a bounded pace: a gateway that was taken over writes this.
+asio::awaitable<void> GatewayLink::read_log(vmm::Descriptor log) {
+  vmm::Pace pace(log_bytes_per_s);
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    auto const got = co_await log.read_some(buffer);
+    if (!got || *got == 0) co_return;
+    std::string text(buffer.data(), *got);
+    while (text.ends_with('\n'))
+      text.pop_back();
+    base::log::info("gateway_says", {{"sandbox", wanted_.sandbox}, {"text", text}});
+    co_await pace.took(*got);
+  }
+}
+
+asio::awaitable<void> GatewayLink::tell_guest_again() {
+  auto const told = co_await tell_guest_(authority_);
+  if (!told)
+    base::log::warn("authority_not_told",
+                    {{"sandbox", wanted_.sandbox}, {"what", told.error().message()}});
+}
+
+asio::awaitable<void> GatewayLink::wait_applied() {
+  while (!applied_)
+    co_await changed_.wait();
+}
+
+async::Task<wire::GatewayApplied> GatewayLink::apply(
+    wire::EffectivePolicy policy, std::optional<std::vector<wire::Lease>> credentials) {
+  auto const turn = co_await changing_.enter();
+  if (state_ != State::open)
+    co_return base::fail(base::Code::unavailable,
+                         error_ ? error_->message() : "the sandbox's gateway is being replaced");
+  applied_.reset();
+  wire::GatewayCommand command;
+  command.policy = policy;
+  auto const sent = co_await send(std::move(command));
+  auto const heard =
+      co_await async::run_until(base::system_clock().in(apply_patience), wait_applied());
+  if (heard == async::Ended::cancelled)
+    co_return base::fail(base::Code::cancelled, "the caller went away");
+  if (!sent || !applied_ || state_ != State::open) {
+    co_await switch_off("a policy was not acknowledged in time");
+    co_return std::unexpected(*error_);
+  }
+  if (!applied_->error.empty()) co_return base::fail(base::Code::invalid_argument, applied_->error);
+  wanted_.policy = std::move(policy);
+  if (credentials) {
+    wanted_.credentials = std::move(*credentials);
+    leases_due_ = base::system_clock().steady_now();
+    auto leased = co_await put_leases();
+    if (!leased) co_return base::passing(leased, "lease the credentials");
+  }
+  co_return *applied_;
+}
+
+asio::awaitable<void> GatewayLink::switch_off(std::string reason) {
+  state_ = State::off;
+  if (!error_)
+    error_ = base::Error(base::Code::unavailable, "the sandbox's network is off: " + reason);
+  wire::GatewayDecision decision;
+  decision.kind = "network";
+  decision.decision = "denied";
+  decision.reason = reason;
+  record(decision);
+  base::log::error("network_off", {{"sandbox", wanted_.sandbox}, {"why", reason}});
+  auto const ended = co_await async::blocking(
+      [client = host_.hostd, slot = wanted_.slot] { return client.end_gateway(slot); });
+  // Without us it refuses everything once its policy has aged.
+  if (!ended)
+    base::log::error("gateway_not_ended",
+                     {{"sandbox", wanted_.sandbox}, {"what", ended.error().message()}});
+  if (stream_) stream_->close();
+  changed_.notify_all();
+}
+
+async::Task<void> GatewayLink::put_leases() {
+  auto const now = base::system_clock().steady_now();
+  if (now < leases_due_) co_return base::Result<void>();
+  auto const leases = wanted_.credentials;  // may be replaced while we wait
+  for (auto lease : leases) {
+    lease.sandbox = wanted_.sandbox;
+    lease.gateway_uid = gateway_user_;
+    lease.seconds = lease_seconds;
+    http::RequestHead head{
+        "PUT", "/leases", {{"Host", "broker"}, {"Content-Type", "application/json"}}};
+    auto reply = co_await host_.broker.request(
+        std::move(head), wire::encode_text(lease), base::system_clock().in(broker_patience));
+    if (!reply) co_return base::passing(reply, "reach the broker");
+    if (reply->status != 204)
+      co_return base::fail(base::Code::unavailable,
+                           fmt::format("the broker refused a lease: status {}", reply->status),
+                           reply->body);
+  }
+  leases_due_ = now + lease_half_life;
+  co_return base::Result<void>();
+}
+
+asio::awaitable<void> GatewayLink::close() {
+  closing_ = true;
+  tasks_.cancel();
+  co_await tasks_.join();
+  if (stream_) stream_->close();
+}
+
+asio::awaitable<void> GatewayLink::end() {
+  co_await close();
+  state_ = State::off;
+  error_ = base::Error(base::Code::conflict, "the sandbox has ended");
+  changed_.notify_all();
+  if (wanted_.credentials.empty()) co_return;
+  http::RequestHead head{"DELETE", "/leases/" + wanted_.sandbox, {{"Host", "broker"}}};
+  auto const reply =
+      co_await host_.broker.request(std::move(head), "", base::system_clock().in(broker_patience));
+  if (!reply)  // they end by themselves within minutes
+    base::log::warn("leases_not_ended",
+                    {{"sandbox", wanted_.sandbox}, {"what", reply.error().message()}});
+}
+
+}  // namespace worker

@@ -1,0 +1,43 @@
+#include "worker/sandbox.hpp"
+
+/// A sandbox's network: its gateway from the slot's making to the end.
+namespace worker {
+
+void Sandbox::begin_network(bool adopt) {
+  if (!host_.has_uplink() || entry_.internal) return;
+  auto tell_guest = [this](std::string authority) {
+    boost::json::object changes{{"caBundle", std::move(authority)}};
+    return tell_agent(std::move(changes));
+  };
+  gateway_ = std::make_unique<GatewayLink>(
+      GatewayHost{host_.executor, host_.config, host_.hostd, host_.audit, host_.broker},
+      GatewayLink::Wanted{
+          entry_.sandbox, entry_.epoch, entry_.slot, entry_.policy, entry_.credentials},
+      std::move(tell_guest));
+  gateway_->begin(adopt);
+}
+
+async::Task<void> Sandbox::wait_for_network() {
+  if (!gateway_) co_return base::Result<void>();
+  auto opened = co_await gateway_->wait_open();
+  if (!opened) co_return base::passing(opened, "put the policy in force");
+  mark("network_ready");
+  co_return base::Result<void>();
+}
+
+async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
+  if (state_ != State::running)
+    co_return base::fail(base::Code::conflict, "the sandbox does not run");
+  if (!gateway_)
+    co_return base::fail(base::Code::conflict,
+                         "this host gives sandboxes no network (uplink: none)");
+  auto applied = co_await gateway_->apply(wanted.policy, wanted.credentials);
+  if (!applied) co_return applied;
+  entry_.policy = std::move(wanted.policy);
+  if (wanted.credentials) entry_.credentials = std::move(*wanted.credentials);
+  auto noted = co_await write_journal(entry_.phase);
+  if (!noted) co_return base::passing(noted, "note the policy");
+  co_return applied;
+}
+
+}  // namespace worker
