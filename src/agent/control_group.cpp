@@ -120,8 +120,15 @@ ControlGroups::ControlGroups(std::string const& root) {
 
 ControlGroup ControlGroups::make() {
   if (base_.empty()) return {};
-  auto path = base_ + "/c" + std::to_string(next_++);
-  if (::mkdir(path.c_str(), 0755) != 0) {
+  std::string path;
+  int made = -1;
+  // Names may be taken: a root of the guest can make groups too.
+  for (int turn = 0; turn < 100 && made != 0; ++turn) {
+    path = base_ + "/c" + std::to_string(next_++);
+    made = ::mkdir(path.c_str(), 0755);
+    if (made != 0 && errno != EEXIST) break;
+  }
+  if (made != 0) {
     // A root of the guest may have unmounted it. Commands still run.
     base::log::warn("control_group_not_made", {{"what", std::strerror(errno)}});
     return {};
@@ -132,6 +139,7 @@ ControlGroup ControlGroups::make() {
 }
 
 void ControlGroups::retire(ControlGroup group) {
+  sweep();
   if (!group) return;
   if (::rmdir(group.path().c_str()) != 0 && errno == EBUSY) retired_.push_back(group.path());
 }

@@ -365,20 +365,30 @@ TEST(ProcessTree, AForkBombDiesWithItsCommand) {
   });
 }
 
-/// A cgroup2 mount of our own; control groups of version 1 on a host do not prevent it.
+/// A group of our own in the host's one hierarchy of version 2, which all mounts show (version 1
+/// beside it does not prevent that); by our pid, because other tests may run at the same time.
 class GroupMount {
  public:
   GroupMount() {
     std::string pattern = std::filesystem::temp_directory_path() / "agent_cgroup.XXXXXX";
     if (!::mkdtemp(pattern.data())) return;
-    path_ = pattern;
-    mounted_ = ::mount("cgroup2", path_.c_str(), "cgroup2", 0, nullptr) == 0;
+    mount_ = pattern;
+    if (::mount("cgroup2", mount_.c_str(), "cgroup2", 0, nullptr) != 0) return;
+    path_ = mount_ + "/agent_test." + std::to_string(::getpid());
+    mounted_ = ::mkdir(path_.c_str(), 0755) == 0;
   }
 
   ~GroupMount() {
-    ::rmdir((path_ + "/commands").c_str());
-    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
-    ::rmdir(path_.c_str());
+    if (mounted_) {
+      std::ofstream(path_ + "/cgroup.kill") << "1";
+      for (auto const& entry : std::filesystem::directory_iterator(path_ + "/commands")) {
+        if (entry.is_directory()) ::rmdir(entry.path().c_str());
+      }
+      ::rmdir((path_ + "/commands").c_str());
+      ::rmdir(path_.c_str());
+    }
+    ::umount2(mount_.c_str(), MNT_DETACH);
+    ::rmdir(mount_.c_str());
   }
 
   GroupMount(GroupMount const&) = delete;
@@ -396,6 +406,7 @@ class GroupMount {
   }
 
  private:
+  std::string mount_;
   std::string path_;
   bool mounted_ = false;
 };
