@@ -172,6 +172,7 @@ json::object detail_reply(store::SandboxRow const& row,
       reply["allowInternetAccess"] = *internet;
       echo.erase("allowInternetAccess");
     }
+    echo.erase("policy");  // of a native create: not in E2B's language
     if (!echo.empty()) reply["network"] = std::move(echo);
   }
   bool const pauses = row.on_timeout == "suspend";

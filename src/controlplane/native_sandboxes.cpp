@@ -20,11 +20,20 @@ struct CreateSandbox {
   std::string on_timeout = "delete";
   bool auto_resume = true;
   bool secure = true;
+  std::optional<wire::Policy> policy;
 };
-BOOST_DESCRIBE_STRUCT(
-    CreateSandbox,
-    (),
-    (vcpus, memory_mib, disk_mib, metadata, env, timeout_s, on_timeout, auto_resume, secure))
+BOOST_DESCRIBE_STRUCT(CreateSandbox,
+                      (),
+                      (vcpus,
+                       memory_mib,
+                       disk_mib,
+                       metadata,
+                       env,
+                       timeout_s,
+                       on_timeout,
+                       auto_resume,
+                       secure,
+                       policy))
 
 struct UpdateSandbox {
   std::optional<std::int64_t> timeout_s;
@@ -206,6 +215,7 @@ async::Task<Reply> Native::create_sandbox(Call& call) {
   spec.on_timeout = std::move(body->on_timeout);
   spec.auto_resume = body->auto_resume;
   spec.secure = body->secure;
+  spec.policy = std::move(body->policy);
   auto started = co_await service_.create(asker_of(call), std::move(spec), call.deadline);
   if (!started) co_return base::passing(started);
   auto reply = co_await answer_change(call, std::move(*started), *wait, 201);

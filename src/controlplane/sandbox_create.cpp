@@ -3,6 +3,7 @@
 #include "base/id.hpp"
 #include "base/log.hpp"
 #include "controlplane/sandbox_service.hpp"
+#include "domain/egress_policy.hpp"
 #include "domain/labels.hpp"
 #include "domain/template_name.hpp"
 
@@ -25,6 +26,11 @@ base::Result<void> check_size(std::string_view name,
   return base::fail(Code::invalid_argument, fmt::format("{}: must be {} to {}", name, least, most));
 }
 
+/// What the gateway will get. Generation 1: the first of this sandbox.
+wire::EffectivePolicy effective_policy(wire::Policy const& policy) {
+  return {1, {{"sandbox", policy}}};
+}
+
 base::Result<void> check_spec(CreateSpec const& spec, std::uint32_t timeout_s_max) {
   if (auto ok = check_size("vcpus", spec.vcpus.value_or(1), 1, 32); !ok) return ok;
   if (auto ok = check_size("memory_mib", spec.memory_mib.value_or(512), 128, 262'144); !ok)
@@ -33,6 +39,10 @@ base::Result<void> check_spec(CreateSpec const& spec, std::uint32_t timeout_s_ma
     return ok;
   if (auto ok = domain::check_metadata(spec.metadata); !ok) return ok;
   if (auto ok = domain::check_environment(spec.env); !ok) return ok;
+  if (spec.policy) {
+    auto compiled = domain::EgressPolicy::compile(effective_policy(*spec.policy));
+    if (!compiled) return base::passing(compiled, "policy");
+  }
   if (spec.timeout_s > timeout_s_max) {
     return base::fail(Code::invalid_argument,
                       fmt::format("timeout_s: at most {} seconds", timeout_s_max));
@@ -110,6 +120,8 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
   row.auto_resume = spec.auto_resume;
   row.secure = spec.secure;
   row.network = std::move(spec.network);
+  // Kept beside E2B's settings of the same matter, of which a native create has none.
+  if (spec.policy) row.network = json::object{{"policy", wire::encode(*spec.policy)}};
   row.api = std::move(spec.api);
   row.operation_public_id = base::make_short_id('x');
   row.lease_owner = options_.instance;
@@ -125,12 +137,14 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
   start.memory_mib = row.memory_mib;
   start.disk_mib = row.disk_mib;
   start.env = std::move(spec.env);
-  // What programs in E2B's guests look for, whoever made the sandbox: both kinds of client may use it.
+  // What programs in E2B's guests look for, whoever made the sandbox: both kinds of client may use
+  // it.
   start.env["E2B_SANDBOX"] = "true";
   start.env["E2B_SANDBOX_ID"] = row.public_id;
   start.env["E2B_TEMPLATE_ID"] = build.template_public_id;
   start.access_token = token;
   start.default_user = build.default_user;
+  if (spec.policy) start.policy = effective_policy(*spec.policy);
   start.default_workdir = build.default_workdir;
   return out;
 }

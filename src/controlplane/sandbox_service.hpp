@@ -20,6 +20,7 @@ struct CreateSpec {
   bool auto_resume = true;
   bool secure = true;
   json::value network;
+  std::optional<wire::Policy> policy;  // of the sandbox's own level
   std::string api = "native";
 };
 
