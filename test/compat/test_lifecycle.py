@@ -1,5 +1,7 @@
 """Create, list, info, timeouts, connect, kill, hosts and tokens of the unmodified client."""
 
+import datetime
+import json
 import ssl
 import time
 import urllib.error
@@ -113,6 +115,22 @@ def test_a_wrong_access_token_is_refused(shared, platform, mode):
         assert raised.value.code == 401
 
 
+def test_an_unknown_sandbox_is_a_bad_gateway_with_a_reason(e2b_env, platform, mode):
+    stranger = "i" + "0" * 20
+    if mode == "tls":
+        request = urllib.request.Request(f"https://49983-{stranger}.{platform.domain}/health")
+        context = ssl.create_default_context(cafile=platform.ca_file)
+    else:
+        request = urllib.request.Request(f"{platform.http_url}/process.Process/List", data=b"{}", headers={
+            "E2b-Sandbox-Id": stranger, "E2b-Sandbox-Port": "49983", "Content-Type": "application/json"})
+        context = None
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(request, context=context, timeout=20)
+    body = json.loads(raised.value.read())
+    assert raised.value.code == 502
+    assert (body["code"], body["sandboxId"]) == (502, stranger) and "not found" in body["message"]
+
+
 def test_a_server_in_the_guest_is_reached_by_its_host_name(shared, platform, mode):
     if mode == "url":
         pytest.skip("get_host() is a host name: the plain-URL mode has none (docs/guide/e2b.md)")
@@ -149,6 +167,10 @@ def test_metrics_come_within_30_seconds(shared):
         samples = sandbox.get_metrics()
         time.sleep(1)
     assert samples and samples[0].mem_total > 400 * 2**20 and samples[0].cpu_count == 1 and samples[0].disk_total > 2**30
+    at = samples[0].timestamp
+    around = sandbox.get_metrics(start=at - datetime.timedelta(seconds=2), end=at + datetime.timedelta(seconds=2))
+    assert [s for s in around if s.timestamp == at]
+    assert sandbox.get_metrics(end=at - datetime.timedelta(hours=1)) == []
 
 
 def test_git_against_a_local_daemon(shared):

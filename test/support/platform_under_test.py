@@ -68,6 +68,10 @@ class Platform:
         self.fault_file.write_text("")
         self.fault_file.chmod(0o666)  # every program of the installation takes lines out of it
         self.up()
+        # The pool takes four fifths of what was free: with less, tests would fail one by one as "all workers are full".
+        pool = os.statvfs(self.data_dir / "pool")
+        room_gib = (pool.f_blocks * pool.f_frsize) >> 30
+        assert room_gib >= 20, f"the tests need a disk pool of 20 GiB, there is room for {room_gib} GiB: free some disk"
         return self
 
     def up(self) -> None:
