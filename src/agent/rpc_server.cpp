@@ -14,7 +14,7 @@ namespace {
 /// start when they send; an answer that comes after their timer is an ugly transport error there. A
 /// busy emulator is late by tens of milliseconds, so the lead grows with the time that was given.
 std::chrono::milliseconds deadline_lead(std::chrono::milliseconds full) {
-  return std::min(std::chrono::milliseconds(100), full / 40);
+  return std::min(std::chrono::milliseconds(150), full / 20);
 }
 
 constexpr std::chrono::seconds keepalive_default{90};
