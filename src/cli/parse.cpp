@@ -23,6 +23,24 @@ void optional_option(CLI::App* app,
   app->add_option_function<T>(name, [&into](T const& value) { into = value; }, help);
 }
 
+/// What gateways need of the world outside.
+void add_uplink(CLI::App* up_verb, UpOptions& options) {
+  optional_option(up_verb,
+                  "--uplink",
+                  options.uplink,
+                  "none, or the file of a network namespace in which gateways live (default none)");
+  up_verb->add_option("--resolver",
+                      options.resolvers,
+                      "DNS servers that gateways ask (default those of /etc/resolv.conf)");
+  up_verb->add_option("--private-route",
+                      options.private_routes,
+                      "networks that gateways may dial although they are private");
+  optional_option(up_verb,
+                  "--upstream-ca-file",
+                  options.upstream_ca_file,
+                  "authorities that gateways trust (default the system's)");
+}
+
 void add_up(CLI::App& root, Action& action, Global const& global) {
   auto options = std::make_shared<UpOptions>();
   auto* up_verb = root.add_subcommand(
@@ -76,20 +94,7 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
                   "where the space-* programs are (default beside this one)");
   optional_option(
       up_verb, "--guest-dir", options->guest_dir, "guest kernel and initramfs made elsewhere");
-  optional_option(up_verb,
-                  "--uplink",
-                  options->uplink,
-                  "none, or the file of a network namespace in which gateways live (default none)");
-  up_verb->add_option("--resolver",
-                      options->resolvers,
-                      "DNS servers that gateways ask (default those of /etc/resolv.conf)");
-  up_verb->add_option("--private-route",
-                      options->private_routes,
-                      "networks that gateways may dial although they are private");
-  optional_option(up_verb,
-                  "--upstream-ca-file",
-                  options->upstream_ca_file,
-                  "authorities that gateways trust (default the system's)");
+  add_uplink(up_verb, *options);
   up_verb->add_flag("--config-only", options->config_only, "write the configuration and stop");
   up_verb->add_flag("--show", options->show, "change nothing, print address and key");
   up_verb->add_flag("--foreground", options->foreground, "stay, as the supervisor (for systemd)");
