@@ -241,6 +241,12 @@ async::Task<void> QemuVmm::restore(os::FdRef state, base::Deadline deadline) {
   // A state that does not fit ends the process, and with it the control socket.
   for (;;) {
     auto status = co_await status_of("query-status", deadline);
+    if (!status && status.error().code() == base::Code::unavailable) {
+      co_return base::fail(base::Code::unavailable,
+                           "the virtual machine ended while loading its state, which is damaged or "
+                           "not one of such a machine",
+                           status.error().message());
+    }
     if (!status) co_return base::passing(status, "load the machine's state");
     if (*status != "inmigrate") break;
     co_await async::sleep_for(poll_interval);

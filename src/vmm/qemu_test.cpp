@@ -237,6 +237,91 @@ TEST(QemuVmm, AConnectionThatWasNegotiatedBeforeIsAsGoodAsAFreshOne) {
       });
 }
 
+/// Plays a QEMU that answers queries with these states in turn, the last one for ever.
+std::function<std::string(std::string, std::uint64_t)> with_states(
+    std::vector<std::string> states, std::shared_ptr<std::vector<std::string>> commands) {
+  auto const at = std::make_shared<std::size_t>(0);
+  return [states, commands, at](std::string name, std::uint64_t id) {
+    if (commands->empty() || commands->back() != name) commands->push_back(name);
+    if (!name.starts_with("query-")) return ok(id);
+    auto const& state = states[std::min(*at, states.size() - 1)];
+    ++*at;
+    auto const value =
+        state.empty() ? std::string("{}") : fmt::format("{{\"status\": \"{}\"}}", state);
+    return fmt::format("{{\"return\": {}, \"id\": {}}}\n", value, id);
+  };
+}
+
+using Names = std::vector<std::string>;
+
+TEST(QemuVmm, CapturesWhatIsStoppedAndWaitsUntilItIsWritten) {
+  auto commands = std::make_shared<Names>();
+  with_machine(
+      [commands](Machine* machine) -> awaitable<void> {
+        auto [state, other] = socket_pair();
+        auto const captured = co_await machine->vmm->capture(state, soon());
+        EXPECT_TRUE(captured);
+        EXPECT_EQ(*commands,
+                  (Names{"qmp_capabilities",
+                         "stop",
+                         "migrate-set-capabilities",
+                         "getfd",
+                         "migrate",
+                         "query-migrate"}));
+      },
+      with_states({"", "setup", "active", "completed"}, commands));
+}
+
+TEST(QemuVmm, ACaptureThatFailsOrIsTooSlowIsCancelled) {
+  for (std::string const state : {"failed", "active"}) {
+    auto commands = std::make_shared<Names>();
+    with_machine(
+        [commands, state](Machine* machine) -> awaitable<void> {
+          auto [file, other] = socket_pair();
+          auto const captured =
+              co_await machine->vmm->capture(file, base::system_clock().in(milliseconds(100)));
+          EXPECT_FALSE(captured);
+          auto const wanted =
+              state == "failed" ? base::Code::internal : base::Code::deadline_exceeded;
+          EXPECT_EQ(captured.error().code(), wanted);
+          EXPECT_EQ(commands->back(), "migrate_cancel");
+        },
+        with_states({state}, commands));
+  }
+}
+
+TEST(QemuVmm, RestoresAndGoesOnOnceTheStateIsLoaded) {
+  auto commands = std::make_shared<Names>();
+  with_machine(
+      [commands](Machine* machine) -> awaitable<void> {
+        auto [state, other] = socket_pair();
+        auto const restored = co_await machine->vmm->restore(state, soon());
+        EXPECT_TRUE(restored);
+        EXPECT_EQ(*commands,
+                  (Names{"qmp_capabilities",
+                         "migrate-set-capabilities",
+                         "getfd",
+                         "migrate-incoming",
+                         "query-status",
+                         "cont"}));
+      },
+      with_states({"inmigrate", "inmigrate", "paused"}, commands));
+}
+
+TEST(QemuVmm, ARestoreThatNeverLoadsEndsAtItsDeadlineAndDoesNotGoOn) {
+  auto commands = std::make_shared<Names>();
+  with_machine(
+      [commands](Machine* machine) -> awaitable<void> {
+        auto [state, other] = socket_pair();
+        auto const restored =
+            co_await machine->vmm->restore(state, base::system_clock().in(milliseconds(100)));
+        EXPECT_FALSE(restored);
+        EXPECT_EQ(restored.error().code(), base::Code::deadline_exceeded);
+        EXPECT_EQ(commands->back(), "query-status");
+      },
+      with_states({"inmigrate"}, commands));
+}
+
 TEST(QemuVmm, ASilentQemuCostsTheCallerItsDeadlineAndNothingElse) {
   with_machine(
       [](Machine* machine) -> awaitable<void> {

@@ -380,7 +380,7 @@ TEST_F(HostdTest, AMachineHasNothingButItsParts) {
   std::set<std::string> top;
   for (auto const& entry : fs::directory_iterator(fmt::format("/proc/{}/root", vmm->pid)))
     top.insert(entry.path().filename());
-  EXPECT_EQ(top, (std::set<std::string>{"dev", "etc", "guest", "lib", "lib64", "usr"}));
+  EXPECT_EQ(top, (std::set<std::string>{"dev", "etc", "guest", "lib", "lib64", "preload", "usr"}));
   std::istringstream mounts(
       os::read_text(fmt::format("/proc/{}/mountinfo", vmm->pid)).value_or(""));
   int count = 0;

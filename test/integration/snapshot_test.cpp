@@ -95,6 +95,25 @@ std::size_t hash_of(std::string const& path) {
   return hash;
 }
 
+/// How the process holds the file: the modes of its descriptors.
+std::set<int> modes_of(std::int32_t pid, ino_t inode) {
+  std::set<int> modes;
+  for (auto const& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
+    struct stat info{};
+    if (::stat(entry.path().c_str(), &info) != 0 || info.st_ino != inode || !S_ISREG(info.st_mode))
+      continue;
+    std::istringstream lines(
+        os::read_text(fmt::format("/proc/{}/fdinfo/{}", pid, entry.path().filename().string()))
+            .value_or(""));
+    std::string word;
+    while (lines >> word && word != "flags:") {
+    }
+    lines >> word;
+    modes.insert(static_cast<int>(std::strtol(word.c_str(), nullptr, 8)) & O_ACCMODE);
+  }
+  return modes;
+}
+
 class Snapshot : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -230,6 +249,7 @@ TEST_F(Snapshot, TwoMachinesGoOnFromOneMomentAndShareItsMemory) {
                  fields["Private_Dirty"],
                  fields["Rss"] - fields["Private_Dirty"]);
       EXPECT_GT(fields["Rss"], 0);
+      EXPECT_EQ(modes_of(vmm->pid(), memory.st_ino), std::set<int>{O_RDONLY});
       EXPECT_LT(fields["Private_Dirty"], 8 * 1024);
     }
     for (std::uint32_t slot = 1; slot <= clones.size() && !HasFailure(); ++slot)
@@ -256,7 +276,7 @@ TEST_F(Snapshot, AStateThatIsNoneEndsTheMachineWithASentence) {
       auto const restored =
           co_await vmm->restore(open("state", O_RDONLY), within(milliseconds(20'000)));
       EXPECT_FALSE(restored);
-      if (!restored) fmt::print("{} ({})\n", restored.error().message(), restored.error().detail());
+      if (!restored) EXPECT_THAT(restored.error().message(), testing::HasSubstr("damaged"));
       co_await end(vmm.get());
       ++slot;
     }
