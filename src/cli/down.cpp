@@ -34,6 +34,7 @@ base::Result<void> purge(wire::Config const& config) {
                            "postgres.new",
                            "worker",
                            "api",
+                           "broker",
                            "guest",
                            "ca",
                            "log",
