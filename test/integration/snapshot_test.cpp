@@ -171,8 +171,9 @@ class Snapshot : public ::testing::Test {
     co_return exit ? *exit : vmm::Exit();
   }
 
-  /// Boots, lets the agent answer, stops and continues, captures, ends. True when all went well.
-  awaitable<bool> record() {
+  /// Boots, lets the agent answer, stops and continues, captures, ends; `go_on`: not before it has
+  /// answered again. True when all went well.
+  awaitable<bool> record(bool go_on = false) {
     EXPECT_EQ(truncate_file(path("memory"), std::uint64_t{memory_mib} << 20), 0);
     auto const vmm = co_await start(spec(0, "base.img", vmm::MachineStart::record));
     if (!vmm) co_return false;
@@ -196,6 +197,11 @@ class Snapshot : public ::testing::Test {
         memory_mib);
     for (char const* copy : {"one.img", "two.img"})
       fs::copy_file(path("base.img"), path(copy), fs::copy_options::overwrite_existing);
+    if (go_on) {
+      auto const resumed_again = co_await vmm->resume(within(milliseconds(5000)));
+      EXPECT_TRUE(resumed_again) << resumed_again.error().detail();
+      fmt::print("answer after the capture: {} ms\n", co_await time_to_answer(client(), 0));
+    }
     auto const exit = co_await end(vmm.get());
     EXPECT_EQ(exit.cause, vmm::ExitCause::asked);
     co_return captured.has_value() && !testing::Test::HasFailure();
@@ -260,6 +266,14 @@ TEST_F(Snapshot, TwoMachinesGoOnFromOneMomentAndShareItsMemory) {
       EXPECT_EQ(exit.cause, vmm::ExitCause::asked);
     }
     EXPECT_EQ(hash_of(path("memory")), before) << "a clone changed what it shares";
+  };
+  async::run_test(body, std::chrono::seconds(110));
+}
+
+TEST_F(Snapshot, ACapturedMachineCanGoOn) {
+  auto body = [this]() -> awaitable<void> {
+    auto const recorded = co_await record(true);
+    EXPECT_TRUE(recorded);
   };
   async::run_test(body, std::chrono::seconds(110));
 }
