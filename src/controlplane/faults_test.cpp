@@ -124,6 +124,7 @@ TEST_F(Faults, AStatementThatFailsIsAnErrorWithABody) {
       auto const answer = co_await bench.ask("GET", "/v1/sandboxes");
       EXPECT_TRUE(answer.status == 200 || answer.status == 503) << answer.text;
     }
+    fs::remove(fault_file());  // the last two may not have acted yet
     auto const after = co_await bench.ask("GET", "/v1/sandboxes");
     EXPECT_EQ(after.status, 200);
   });

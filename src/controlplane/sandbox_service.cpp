@@ -106,9 +106,9 @@ async::Task<store::OperationRow> SandboxService::wait(std::string project_id,
   if (!base::is_short_id('x', operation)) co_return not_there();
   // Set up before the first look, so that nothing is missed in between.
   auto place = co_await hub_.head(base::system_clock().in(settle_timeout));
-  for (bool first = true;; first = false) {
+  for (;;) {
     auto const local = running_.find(operation);
-    if (local != running_.end() && !first) {
+    if (local != running_.end()) {
       auto const signal = local->second;
       auto waiting = signal->wait();
       auto const ended = co_await async::run_until(until, std::move(waiting));
