@@ -10,6 +10,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <poll.h>
 
 namespace vmm {
 
@@ -97,7 +98,13 @@ async::Task<void> Descriptor::write_all(std::string text) {
 }
 
 asio::awaitable<void> Descriptor::wait_readable() {
-  co_await impl_->stream.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+  // An event of a descriptor that was closed in the same turn of the loop can end the wait of the
+  // one that got its place in the reactor. For a pidfd that would be the end of a machine that
+  // lives: ask the kernel.
+  for (pollfd state{impl_->stream.native_handle(), POLLIN, 0}; ::poll(&state, 1, 0) < 1;) {
+    co_await impl_->stream.async_wait(asio::posix::stream_descriptor::wait_read,
+                                      asio::use_awaitable);
+  }
 }
 
 asio::awaitable<void> Descriptor::wait_writable() {
