@@ -173,6 +173,9 @@ void FakeHostd::start_machine(Slot& slot) {
   slot.pid = ::fork();
   if (slot.pid == 0) {
     ::close_range(3, ~0U, 0);  // our sockets are not its
+    // A sanitizer's handlers would make an ordinary end of a death by these.
+    for (int const number : {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
+      ::signal(number, SIG_DFL);
     // Not PR_SET_PDEATHSIG: that would fire when our thread ends, and a machine outlives its hostd.
     while (::getppid() == parent)
       ::poll(nullptr, 0, 200);
