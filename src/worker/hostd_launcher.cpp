@@ -23,8 +23,18 @@ hostd::MachineStart start_of(vmm::MachineStart start) {
   return hostd::MachineStart::boot;
 }
 
+// What one sandbox may move, so that a flood of it leaves the disk and the packet path to its
+// neighbours. Far above what a build or a download needs, and below what the emulator's or the
+// kernel's queues carry.
+constexpr std::uint64_t disk_bytes_per_s_max = 256ULL << 20;
+constexpr std::uint64_t disk_ops_per_s_max = 20'000;
+constexpr std::uint64_t net_bytes_per_s_max = 64ULL << 20;  // each direction
+
 hostd::Machine machine_of(vmm::BootSpec const& spec) {
   hostd::Machine machine;
+  machine.disk_bytes_per_s_max = disk_bytes_per_s_max;
+  machine.disk_ops_per_s_max = disk_ops_per_s_max;
+  machine.net_bytes_per_s_max = net_bytes_per_s_max;
   machine.accelerator =
       spec.accelerator == vmm::Accelerator::kvm ? hostd::Accelerator::kvm : hostd::Accelerator::tcg;
   machine.start = start_of(spec.start);
