@@ -15,6 +15,20 @@
 ///   GET    /sandboxes/{id}                  → WorkerSandbox
 ///   DELETE /sandboxes/{id}?epoch=N[&cause=host_stopped]
 ///                                           → 200 EndedSandbox when everything is released; also when it never was here
+///                                             (also of a paused or suspended one: its files go, too)
+///   POST   /sandboxes/{id}/pause    Epoch   → WorkerSandbox paused: its processors stand still, memory stays
+///   POST   /sandboxes/{id}/resume   Epoch   → WorkerSandbox running: the same machine, told that time has passed
+///   POST   /sandboxes/{id}/suspend  Epoch   → WorkerSandbox suspended: all of it durable on disk, everything else
+///                                             released. From running and paused. When it fails it is as it was before
+///   POST   /sandboxes/{id}/restore  StartSandbox → WorkerSandbox running. The suspended sandbox of that id; its epoch is greater
+///                                             than that of the life that was suspended; token, policy and credentials
+///                                             are these; an empty env changes none. 409 conflict: not suspended here;
+///                                             422 failed_precondition with the reason: its state is damaged or of another
+///                                             host, processor, kernel or VMM: it stays suspended, see lost_reason
+///   POST   /sandboxes/{id}/snapshot TakeSnapshot → SnapshotReport; the sandbox stands still for a moment and goes on
+///   GET    /snapshots                       → {"snapshots":[SnapshotReport]}
+///   DELETE /snapshots/{snapshot}            → 204, also when it never was here. What was started from it lives on
+///   POST   /drain  SetDrain                 → NodeReport; with `on` new sandboxes are refused: unavailable
 ///   PUT    /sandboxes/{id}/token  SetToken  → 204 (the agent knows the new token)
 ///   PUT    /sandboxes/{id}/policy SetPolicy → GatewayApplied (in force on live connections, too)
 ///   GET    /sandboxes/{id}/decisions        → NDJSON stream of AuditRecord, first the latest that are remembered;
@@ -39,11 +53,13 @@ struct StartSandbox {
   std::string default_workdir;  // "" = the user's home
   std::optional<EffectivePolicy> policy;  // absent = blocked; of no meaning where the host has no uplink
   std::vector<Lease> credentials;         // gateway_uid is filled in by the worker
+  std::string from_snapshot;  // "" = from the template's build; else the id of a named snapshot of this host
+  bool cold = false;          // boot, although a warm machine or a base snapshot would do; for measurements
   static bool required(std::string_view name) { return name == "sandbox" || name == "epoch" || name == "build"; }
 };
 BOOST_DESCRIBE_STRUCT(StartSandbox, (),
                       (sandbox, epoch, build, vcpus, memory_mib, disk_mib, env, access_token, default_user, default_workdir, policy,
-                       credentials))
+                       credentials, from_snapshot, cold))
 
 /// One step of a create, for the time line: milliseconds since the worker got the request.
 struct TimelineStep {
@@ -55,18 +71,21 @@ BOOST_DESCRIBE_STRUCT(TimelineStep, (), (step, at_ms))
 struct WorkerSandbox {
   std::string sandbox;
   std::uint64_t epoch = 0;
-  std::string state;  // starting, running, ending
+  std::string state;  // starting, running, paused, suspending, suspended, restoring, ending
   std::string build;
   std::uint32_t vcpus = 0;
   std::uint32_t memory_mib = 0;
   std::uint32_t disk_mib = 0;
   std::int32_t vmm_pid = 0;
   std::uint64_t resident_bytes = 0;  // of the VMM
-  std::string started_by;            // "cold boot"
+  std::string started_by;  // "warm machine", "base snapshot", "cold boot", "snapshot", "suspended state"
   std::vector<TimelineStep> timeline;
+  std::uint64_t suspended_bytes = 0;  // on disk for the suspended state, beyond what it shares with others
+  std::string lost_reason;            // why the suspended state cannot be used; "" = nothing is known against it
 };
 BOOST_DESCRIBE_STRUCT(WorkerSandbox, (),
-                      (sandbox, epoch, state, build, vcpus, memory_mib, disk_mib, vmm_pid, resident_bytes, started_by, timeline))
+                      (sandbox, epoch, state, build, vcpus, memory_mib, disk_mib, vmm_pid, resident_bytes, started_by, timeline,
+                       suspended_bytes, lost_reason))
 
 struct EndedSandbox {
   std::string sandbox;
@@ -95,6 +114,52 @@ struct SetPolicy {
 };
 BOOST_DESCRIBE_STRUCT(SetPolicy, (), (epoch, policy, credentials))
 
+/// Whose life is meant: a request with an older epoch than the worker's is refused.
+struct Epoch {
+  std::uint64_t epoch = 0;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Epoch, (), (epoch))
+
+struct TakeSnapshot {
+  std::uint64_t epoch = 0;
+  std::string snapshot;  // its id: a plain name (letters, digits, - and _, at most 64), new on this host
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(TakeSnapshot, (), (epoch, snapshot))
+
+struct SnapshotReport {
+  std::string snapshot;
+  std::string build;  // of the template that it goes back to
+  std::uint32_t vcpus = 0;
+  std::uint32_t memory_mib = 0;
+  std::uint32_t disk_mib = 0;
+  std::uint64_t bytes = 0;   // on disk, beyond what it shares with others
+  double paused_ms = 0;      // how long its sandbox stood still
+};
+BOOST_DESCRIBE_STRUCT(SnapshotReport, (), (snapshot, build, vcpus, memory_mib, disk_mib, bytes, paused_ms))
+
+struct SetDrain {
+  bool on = false;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(SetDrain, (), (on))
+
+/// Stopped machines that wait for their sandbox.
+struct WarmReport {
+  std::string build;
+  std::uint32_t ready = 0;
+  std::uint32_t target = 0;
+};
+BOOST_DESCRIBE_STRUCT(WarmReport, (), (build, ready, target))
+
+struct BaseSnapshotReport {
+  std::string build;
+  bool usable = false;
+  std::string reason;  // why not
+};
+BOOST_DESCRIBE_STRUCT(BaseSnapshotReport, (), (build, usable, reason))
+
 struct NodeReport {
   std::string name;
   std::string driver;            // qemu
@@ -112,10 +177,14 @@ struct NodeReport {
   std::uint32_t slots_used = 0;
   std::vector<std::string> builds;  // template builds whose images are here
   std::string disk_clone;        // reflink, or copy where the pool's file system cannot share blocks (slow)
+  bool draining = false;         // takes no new sandboxes
+  std::vector<WarmReport> warm;
+  std::vector<BaseSnapshotReport> base_snapshots;
 };
 BOOST_DESCRIBE_STRUCT(NodeReport, (),
                       (name, driver, accelerator, accelerator_proof, boundary, unlimited, memory_mib_total, memory_mib_used,
-                       vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds, disk_clone))
+                       vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds, disk_clone,
+                       draining, warm, base_snapshots))
 
 /// dial.sock: a stream socket; each request is one JSON line, answered in order by one JSON line. With
 /// `ok` true exactly one descriptor comes along (SCM_RIGHTS): a TCP socket whose connect() to the guest's
