@@ -42,6 +42,22 @@ void add_uplink(CLI::App* up_verb, UpOptions& options) {
 }
 
 void add_up(CLI::App& root, Action& action, Global const& global) {
+/// What one sandbox may move, so that it leaves something to its neighbours.
+void add_rates(CLI::App* up_verb, UpOptions& options) {
+  optional_option(up_verb,
+                  "--disk-mib-per-s-max",
+                  options.disk_mib_per_s_max,
+                  "of one sandbox's disk (default 256; 0 = no limit)");
+  optional_option(up_verb,
+                  "--disk-ops-per-s-max",
+                  options.disk_ops_per_s_max,
+                  "reads and writes of one sandbox's disk (default 20000; 0 = no limit)");
+  optional_option(up_verb,
+                  "--net-mib-per-s-max",
+                  options.net_mib_per_s_max,
+                  "of one sandbox's network, each direction (default 64; 0 = no limit)");
+}
+
   auto options = std::make_shared<UpOptions>();
   auto* up_verb = root.add_subcommand(
       "up",
@@ -95,6 +111,11 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
   optional_option(
       up_verb, "--guest-dir", options->guest_dir, "guest kernel and initramfs made elsewhere");
   add_uplink(up_verb, *options);
+  optional_option(up_verb,
+                  "--warm-target",
+                  options->warm_target,
+                  "machines kept ready per template (default 2; 0 = none)");
+  add_rates(up_verb, *options);
   up_verb->add_flag("--config-only", options->config_only, "write the configuration and stop");
   up_verb->add_flag("--show", options->show, "change nothing, print address and key");
   up_verb->add_flag("--foreground", options->foreground, "stay, as the supervisor (for systemd)");

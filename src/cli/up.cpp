@@ -351,6 +351,10 @@ wire::Config settle(wire::Config saved, UpOptions const& options) {
   take(saved.memory_mib_max, options.memory_mib_max);
   take(saved.vcpus_max, options.vcpus_max);
   take(saved.pool_mib_max, options.pool_mib_max);
+  take(saved.disk_mib_per_s_max, options.disk_mib_per_s_max);
+  take(saved.disk_ops_per_s_max, options.disk_ops_per_s_max);
+  take(saved.net_mib_per_s_max, options.net_mib_per_s_max);
+  take(saved.warm_target, options.warm_target);
   take(saved.uplink, options.uplink);
   take(saved.upstream_ca_file, options.upstream_ca_file);
   if (!options.resolvers.empty()) saved.resolvers = options.resolvers;

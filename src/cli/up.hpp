@@ -13,7 +13,8 @@ struct UpOptions {
   std::optional<std::string> data_dir, run_dir, instance, domain, database_url, node_name,
       accelerator, program_dir, guest_dir, uplink, upstream_ca_file;
   std::optional<std::uint16_t> http_port, tls_port;
-  std::optional<std::uint32_t> slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max;
+  std::optional<std::uint32_t> slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max,
+      disk_mib_per_s_max, disk_ops_per_s_max, net_mib_per_s_max, warm_target;
   std::vector<std::string> listen_addresses, resolvers, private_routes;
   bool config_only = false;  // write the configuration and stop
   bool show = false;         // change nothing, print where the platform is

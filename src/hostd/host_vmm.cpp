@@ -25,9 +25,6 @@ namespace hostd {
 namespace {
 
 constexpr std::uint64_t mib = 1024ULL * 1024;
-/// What QEMU itself uses beside the guest's memory and the translation cache, with room to spare;
-/// also page cache of its disk, which the kernel takes back first.
-constexpr std::uint64_t vmm_overhead_mib = 160;
 /// vCPUs, the main loop, and QEMU's workers for disk requests (64 at most).
 constexpr std::uint32_t vmm_tasks = 80;
 
@@ -374,7 +371,10 @@ bool Host::finish_end(std::uint32_t slot, Answer& answer) {
 
 os::GroupLimits Host::limits_for(Machine const& machine, os::Fd const& disk) const {
   os::GroupLimits limits;
-  limits.memory_bytes = (machine.memory_mib + machine.tb_size_mib + vmm_overhead_mib) * mib;
+  // What the worker reserved for it: the limits of all machines together never exceed the host's
+  // share.
+  bool const kvm = machine.accelerator == Accelerator::kvm;
+  limits.memory_bytes = (machine.memory_mib + vmm::overhead_mib(kvm, machine.tb_size_mib)) * mib;
   // A quarter of a core for the emulator's own loop, so that a busy guest does not starve its own
   // devices.
   limits.cpu_percent = machine.vcpus * 100 + 25;

@@ -38,6 +38,17 @@ inline constexpr char qemu_initrd[] = "/guest/initrd.gz";
 /// No file: opening it gives a copy of the descriptor (src/hostd/preload/guest_memory.cpp).
 inline constexpr char qemu_memory[] = "/guest/memory";
 inline constexpr int qemu_memory_fd = 9;
+/// Pages that differ from that memory (changed_pages.hpp), under this number when the variable is
+/// set; the jail's library copies them over the mapping.
+inline constexpr int qemu_changes_fd = 10;
+inline constexpr char qemu_changes_name[] = "SPACE_CHANGED_PAGES";
+
+/// Memory that a machine may use beside its guest's, in MiB: QEMU's own, the kernel's for it, some
+/// page cache of its disk, and the emulator's translation cache. One rule for the worker's
+/// reservation and for hostd's limit.
+constexpr std::uint64_t overhead_mib(bool kvm, std::uint32_t tb_size_mib) noexcept {
+  return 96 + (kvm ? 0 : std::uint64_t{tb_size_mib});
+}
 
 /// The argument vector, program name first. Ids are fixed because saved device states name them:
 /// memory `m`, disk `d0`, network `n0`.

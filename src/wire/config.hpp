@@ -22,6 +22,13 @@ struct Config {
   std::uint32_t memory_mib_max = 0;               // for all sandboxes together; 0 = three quarters of the host
   std::uint32_t vcpus_max = 0;                    // 0 = 16 per core (vCPUs are shared)
   std::uint32_t pool_mib_max = 0;                 // size of a loop-mounted pool; 0 = four fifths of the free space
+  // What one sandbox may move, so that its flood leaves the disk and the packet path to its neighbours. The defaults are far
+  // above what a build or a download needs, and below what the emulator's or the kernel's queues carry. 0 = no limit.
+  std::uint32_t disk_mib_per_s_max = 256;
+  std::uint32_t disk_ops_per_s_max = 20'000;
+  std::uint32_t net_mib_per_s_max = 64;           // each direction
+  std::uint32_t warm_target = 2;                  // stopped machines kept ready per template build that is used; 0 = none
+  bool base_snapshots = true;                     // false: every machine boots cold
   std::string accelerator = "auto";               // auto, kvm, tcg
   std::string program_dir;                        // where the space-* programs lie
   std::vector<std::string> cors_origins = {"*"};  // web pages that may call the API (keys travel in headers only)
@@ -36,7 +43,7 @@ struct Config {
   std::string database_user = "space-db";
   std::string broker_user = "space-broker";
   std::vector<std::string> resolvers;          // upstream DNS of the gateways; empty = the host's /etc/resolv.conf
-  std::string uplink = "none";                 // none: no way out; else a network namespace below /run, made by root
+  std::string uplink = "none";                 // none: no way out; host: through the host's own network; else a network namespace below /run
   std::vector<std::string> private_routes;     // networks that gateways may dial although they are private
   std::string upstream_ca_file;                // authorities that gateways trust for upstreams; "" = the system's
 
@@ -58,7 +65,8 @@ struct Config {
 };
 BOOST_DESCRIBE_STRUCT(Config, (),
                       (instance, data_dir, run_dir, domain, listen_addresses, http_port, tls_port, database_url, node_name,
-                       slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max, accelerator, program_dir,
+                       slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max, disk_mib_per_s_max,
+                       disk_ops_per_s_max, net_mib_per_s_max, warm_target, base_snapshots, accelerator, program_dir,
                        cors_origins, requests_per_second_max, guest_dir, api_user, controller_user, proxy_user, worker_user, database_user, broker_user,
                        resolvers, uplink, private_routes, upstream_ca_file))
 

@@ -67,7 +67,7 @@ TEST(Adoption, ARunningMachineGoesOnAndCanBeUsedAndEnded) {
       auto const sandbox = worker->find(request.sandbox);
       EXPECT_TRUE(sandbox);
       EXPECT_EQ(sandbox->state(), Sandbox::State::running);
-      EXPECT_EQ(worker->host().capacity.used(), (Amounts{512 + 128, 1, 4, 1}));
+      EXPECT_EQ(worker->host().capacity.used(), (Amounts{512 + 160, 1, 4, 1}));
       EXPECT_TRUE(co_await eventually([&] { return sandbox->describe().vmm_pid != 0; }));
       EXPECT_TRUE(co_await sandbox->set_token("new"));
       EXPECT_EQ(agent->last_init->accessToken, "new");

@@ -1,5 +1,7 @@
 #include "worker/host.hpp"
 
+#include "vmm/qemu_command.hpp"
+
 #include <fstream>
 #include <sstream>
 
@@ -37,7 +39,7 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
     : config(std::move(from)),
       executor(on),
       hostd(config.hostd_socket()),
-      launcher(hostd),
+      launcher(hostd, rates_of(config)),
       driver(on, launcher),
       journal(worker_dir(config) + "/sandboxes"),
       disks(config.pool()),
@@ -51,7 +53,7 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
       accelerator(worker_dir(config) + "/accelerator.json", config.guest()) {}
 
 std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept {
-  return accelerator == vmm::Accelerator::kvm ? 32 : 128;
+  return vmm::overhead_mib(accelerator == vmm::Accelerator::kvm, hostd::Machine{}.tb_size_mib);
 }
 
 std::uint64_t resident_bytes_of(std::int32_t pid) {

@@ -60,8 +60,8 @@ struct Host {
       1'000};  // between refusals, of which three in a row are an agent's loss
 };
 
-/// Memory that a VMM needs beside its guest's, in MiB. Measured (src/worker/README.md), with the
-/// translation cache of the emulator full.
+/// Memory that a VMM needs beside its guest's, in MiB: reserved here, and the limit that hostd
+/// sets.
 std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept;
 
 /// Of a process: resident memory in bytes, and used processor time. 0 when it is gone.

@@ -23,21 +23,15 @@ hostd::MachineStart start_of(vmm::MachineStart start) {
   return hostd::MachineStart::boot;
 }
 
-// What one sandbox may move, so that a flood of it leaves the disk and the packet path to its
-// neighbours. Far above what a build or a download needs, and below what the emulator's or the
-// kernel's queues carry.
-constexpr std::uint64_t disk_bytes_per_s_max = 256ULL << 20;
-constexpr std::uint64_t disk_ops_per_s_max = 20'000;
-constexpr std::uint64_t net_bytes_per_s_max = 64ULL << 20;  // each direction
-
-hostd::Machine machine_of(vmm::BootSpec const& spec) {
+hostd::Machine machine_of(vmm::BootSpec const& spec, Rates const& rates) {
   hostd::Machine machine;
-  machine.disk_bytes_per_s_max = disk_bytes_per_s_max;
-  machine.disk_ops_per_s_max = disk_ops_per_s_max;
-  machine.net_bytes_per_s_max = net_bytes_per_s_max;
+  machine.disk_bytes_per_s_max = rates.disk_bytes_per_s;
+  machine.disk_ops_per_s_max = rates.disk_ops_per_s;
+  machine.net_bytes_per_s_max = rates.net_bytes_per_s;
   machine.accelerator =
       spec.accelerator == vmm::Accelerator::kvm ? hostd::Accelerator::kvm : hostd::Accelerator::tcg;
   machine.start = start_of(spec.start);
+  machine.changed_pages = spec.changes ? 1 : 0;
   machine.vcpus = spec.vcpus;
   machine.memory_mib = spec.memory_mib;
   machine.tsc_khz = spec.tsc_khz;
@@ -46,18 +40,25 @@ hostd::Machine machine_of(vmm::BootSpec const& spec) {
 
 }  // namespace
 
+Rates rates_of(wire::Config const& config) noexcept {
+  return {.disk_bytes_per_s = std::uint64_t{config.disk_mib_per_s_max} << 20,
+          .disk_ops_per_s = config.disk_ops_per_s_max,
+          .net_bytes_per_s = std::uint64_t{config.net_mib_per_s_max} << 20};
+}
+
 async::Task<vmm::Process> HostdLauncher::start(vmm::BootSpec spec) {
   auto const sandbox = base::SandboxId::parse(spec.sandbox);
   if (!sandbox) co_return std::unexpected(sandbox.error());
   // Shared, because the call runs on another thread and a std::function is copyable.
   auto const shared = std::make_shared<vmm::BootSpec>(std::move(spec));
-  auto started = co_await async::blocking([client = hostd_, shared, id = *sandbox] {
+  auto started = co_await async::blocking([client = hostd_, rates = rates_, shared, id = *sandbox] {
     return client.start_vmm(shared->slot,
                             id,
                             shared->epoch,
-                            machine_of(*shared),
+                            machine_of(*shared, rates),
                             os::FdRef(shared->disk),
-                            os::FdRef(shared->memory));
+                            os::FdRef(shared->memory),
+                            os::FdRef(shared->changes));
   });
   if (!started) co_return std::unexpected(std::move(started.error()));
   co_return process_of(std::move(*started));

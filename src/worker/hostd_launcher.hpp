@@ -2,13 +2,23 @@
 
 #include "hostd/client.hpp"
 #include "vmm/vmm.hpp"
+#include "wire/config.hpp"
 
 namespace worker {
+
+/// What one sandbox may move in a second; 0 = no limit.
+struct Rates {
+  std::uint64_t disk_bytes_per_s = 0;
+  std::uint64_t disk_ops_per_s = 0;
+  std::uint64_t net_bytes_per_s = 0;  // each direction
+};
+
+Rates rates_of(wire::Config const& config) noexcept;
 
 /// VMM processes by way of space-hostd.
 class HostdLauncher final : public vmm::Launcher {
  public:
-  explicit HostdLauncher(hostd::Client hostd) : hostd_(std::move(hostd)) {}
+  HostdLauncher(hostd::Client hostd, Rates rates) : hostd_(std::move(hostd)), rates_(rates) {}
 
   async::Task<vmm::Process> start(vmm::BootSpec spec) override;
   async::Task<vmm::Process> attach(std::uint32_t slot) override;
@@ -16,6 +26,7 @@ class HostdLauncher final : public vmm::Launcher {
 
  private:
   hostd::Client hostd_;
+  Rates rates_;
 };
 
 }  // namespace worker

@@ -162,7 +162,7 @@ TEST(Worker, RefusesWhatDoesNotFitWithASentence) {
     auto const refused = co_await life->worker.start(request);
     EXPECT_EQ(refused.error().code(), Code::exhausted);
     EXPECT_EQ(refused.error().message(),
-              "this host has 4096 MiB of memory left for sandboxes, and this one needs 5128");
+              "this host has 4096 MiB of memory left for sandboxes, and this one needs 5160");
     request = Rig::request();
     request.vcpus = 17;
     EXPECT_EQ((co_await life->worker.start(request)).error().code(), Code::exhausted);
