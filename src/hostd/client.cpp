@@ -102,12 +102,13 @@ base::Result<Vmm> Client::start_vmm(std::uint32_t slot,
                                     std::uint64_t epoch,
                                     Machine const& machine,
                                     os::FdRef disk,
-                                    os::FdRef memory) const {
+                                    os::FdRef memory,
+                                    os::FdRef changes) const {
   auto request = request_for(Action::start_vmm, slot);
   sandbox.str().copy(request.sandbox.data(), request.sandbox.size() - 1);
   request.epoch = epoch;
   request.machine = machine;
-  auto got = ask(path_, request, 4, {disk.get(), memory.get()});
+  auto got = ask(path_, request, 4, {disk.get(), memory.get(), changes.get()});
   if (!got) return base::passing(got, "start a machine");
   return vmm_of(std::move(*got));
 }
@@ -123,6 +124,12 @@ base::Result<VmmExit> Client::end_vmm(std::uint32_t slot) const {
   if (!got) return base::passing(got, "end a machine");
   return VmmExit{.wait_status = got->reply.wait_status,
                  .out_of_memory = got->reply.out_of_memory != 0};
+}
+
+base::Result<MachineMemory> Client::open_memory(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::open_memory, slot), 2);
+  if (!got) return base::passing(got, "open a machine's memory");
+  return MachineMemory{.pages = std::move(got->fds[0]), .memory = std::move(got->fds[1])};
 }
 
 base::Result<Inspected> Client::inspect_slot(std::uint32_t slot) const {

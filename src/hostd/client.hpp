@@ -59,6 +59,13 @@ struct Gateway {
   os::Fd errors;              // read end of its log, non-blocking; empty after attach_gateway
 };
 
+/// A VMM's whole memory, for reading: `pages` tells 8 bytes for each of its pages (what
+/// /proc/PID/pagemap is in proc(5)), `memory` the bytes at each address. Both end with the process.
+struct MachineMemory {
+  os::Fd pages;
+  os::Fd memory;
+};
+
 class Client {
  public:
   explicit Client(std::string socket_path) : path_(std::move(socket_path)) {}
@@ -74,19 +81,24 @@ class Client {
 
   /// `disk`: a regular file opened for reading and writing, a multiple of 512 bytes; borrowed.
   /// `memory`: for MachineStart::record and restore, borrowed as well.
+  /// `changes`: with machine.changed_pages.
   /// A slot takes one VMM in its life: invalid_argument when it is spent.
   base::Result<Vmm> start_vmm(std::uint32_t slot,
                               base::SandboxId const& sandbox,
                               std::uint64_t epoch,
                               Machine const& machine,
                               os::FdRef disk,
-                              os::FdRef memory = os::FdRef(-1)) const;
+                              os::FdRef memory = os::FdRef(-1),
+                              os::FdRef changes = os::FdRef(-1)) const;
   /// New connections to what runs there. not_found unless it is running.
   base::Result<Vmm> attach_vmm(std::uint32_t slot) const;
   /// Kills what is left, collects it, removes control group, sockets and record; the slot is spent
   /// then. Also right after the VMM ended by itself. not_found when there never was one; safe to
   /// repeat.
   base::Result<VmmExit> end_vmm(std::uint32_t slot) const;
+
+  /// Of the VMM that runs there; not_found unless one does.
+  base::Result<MachineMemory> open_memory(std::uint32_t slot) const;
 
   /// Never not_found: SlotState::absent instead.
   base::Result<Inspected> inspect_slot(std::uint32_t slot) const;

@@ -125,7 +125,7 @@ Bounds Host::bounds() const noexcept {
           .kvm = ::access("/dev/kvm", F_OK) == 0 && config_.accelerator != "tcg"};
 }
 
-Answer Host::handle(Request const& request, os::Fd disk, os::Fd memory) {
+Answer Host::handle(Request const& request, Passed passed) {
   reap();
   switch (request.action) {
     case Action::hello:
@@ -135,7 +135,7 @@ Answer Host::handle(Request const& request, os::Fd disk, os::Fd memory) {
     case Action::remove_slot:
       return remove_slot(request.slot);
     case Action::start_vmm:
-      return start_vmm(request, disk, memory);
+      return start_vmm(request, passed);
     case Action::attach_vmm:
       return attach_vmm(request.slot);
     case Action::inspect_slot:
@@ -148,6 +148,8 @@ Answer Host::handle(Request const& request, os::Fd disk, os::Fd memory) {
       return attach_gateway(request.slot);
     case Action::end_gateway:
       return end_gateway(request.slot);
+    case Action::open_memory:
+      return open_memory(request.slot);
     case Action::end_vmm:
       break;
   }

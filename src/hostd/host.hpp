@@ -19,6 +19,13 @@ struct Answer {
   std::vector<os::Fd> fds;
 };
 
+/// The descriptors that came with a request, empty where none did.
+struct Passed {
+  os::Fd disk;
+  os::Fd memory;
+  os::Fd changes;
+};
+
 /// The actions themselves: slots, jails and machines of one installation on this host. One thread;
 /// runs as root.
 ///
@@ -30,8 +37,8 @@ class Host {
   static base::Result<std::unique_ptr<Host>> open(wire::Config config);
   ~Host();
 
-  /// Everything but end_vmm. The descriptors that came with the request, or empty ones.
-  Answer handle(Request const& request, os::Fd disk, os::Fd memory);
+  /// Everything but end_vmm.
+  Answer handle(Request const& request, Passed passed);
 
   /// end_vmm in two parts, because a large machine takes its time to die and others shall not wait
   /// for it: begin_end() kills; then try_end() until it gives the answer.
@@ -70,8 +77,9 @@ class Host {
   Answer hello() const;
   Answer make_slot(std::uint32_t slot);
   Answer remove_slot(std::uint32_t slot);
-  Answer start_vmm(Request const& request, os::Fd const& disk, os::Fd const& memory);
+  Answer start_vmm(Request const& request, Passed const& passed);
   Answer attach_vmm(std::uint32_t slot);
+  Answer open_memory(std::uint32_t slot);
   Answer inspect_slot(std::uint32_t slot);
   Answer dial(std::uint32_t slot, std::uint16_t port);
 
@@ -96,12 +104,12 @@ class Host {
   struct Files {
     os::Fd disk;
     std::uint64_t disk_bytes = 0;
-    os::Fd memory;  // empty for a plain boot
+    os::Fd memory;   // empty for a plain boot
+    os::Fd changes;  // empty unless there are changed pages
   };
 
   static base::Result<Files> reopen_files(Machine const& machine,
-                                          os::Fd const& disk,
-                                          os::Fd const& memory);
+                                          Passed const& passed);
   base::Result<Answer> try_start(Request const& request, Files opened);
   base::Result<void> launch(Request const& request, Files const& opened, int errors);
   base::Result<void> connect_ends(std::uint32_t slot, Answer& answer);

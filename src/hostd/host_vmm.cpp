@@ -84,6 +84,17 @@ base::Result<os::Fd> reopen_memory(os::Fd const& passed, Machine const& machine)
   return reopen(passed, writable ? O_RDWR : O_RDONLY);
 }
 
+/// What the VMM puts over its memory at its start. Its content is the VMM's business: it is read
+/// inside the jail.
+base::Result<os::Fd> reopen_changes(os::Fd const& passed) {
+  struct stat info{};
+  if (!is_file(passed, false, info)) {
+    return base::fail(base::Code::invalid_argument,
+                      "changed pages: not a regular file opened for reading");
+  }
+  return reopen(passed, O_RDONLY);
+}
+
 bool same_file(os::Fd const& one, os::Fd const& other) {
   struct stat a{}, b{};
   return ::fstat(one.get(), &a) != 0 || ::fstat(other.get(), &b) != 0 ||
@@ -115,12 +126,12 @@ std::string key_of_file(std::string const& path) {
 
 }  // namespace
 
-Answer Host::start_vmm(Request const& request, os::Fd const& disk, os::Fd const& memory) {
+Answer Host::start_vmm(Request const& request, Passed const& passed) {
   auto const state = state_of(request.slot);
   if (state == SlotState::absent) return answer_of(Status::absent, "no such slot");
   if (state == SlotState::spent) return answer_of(Status::refused, "the slot is spent");
   if (state != SlotState::empty) return answer_of(Status::busy, "a machine is there");
-  auto opened = reopen_files(request.machine, disk, memory);
+  auto opened = reopen_files(request.machine, passed);
   base::Result<Answer> answer;
   if (opened) {
     answer = try_start(request, std::move(*opened));
@@ -137,18 +148,21 @@ Answer Host::start_vmm(Request const& request, os::Fd const& disk, os::Fd const&
 }
 
 base::Result<Host::Files> Host::reopen_files(Machine const& machine,
-                                             os::Fd const& disk,
-                                             os::Fd const& memory) {
+                                             Passed const& passed) {
   Files opened;
-  auto own_disk = reopen_disk(disk, opened.disk_bytes);
+  auto own_disk = reopen_disk(passed.disk, opened.disk_bytes);
   if (!own_disk) return base::passing(own_disk);
   opened.disk = std::move(*own_disk);
   if (machine.start == MachineStart::boot) return opened;
-  auto own_memory = reopen_memory(memory, machine);
+  auto own_memory = reopen_memory(passed.memory, machine);
   if (!own_memory) return base::passing(own_memory);
   opened.memory = std::move(*own_memory);
   if (same_file(opened.disk, opened.memory))
     return base::fail(base::Code::invalid_argument, "memory: the same file as the disk");
+  if (machine.changed_pages == 0) return opened;
+  auto own_changes = reopen_changes(passed.changes);
+  if (!own_changes) return base::passing(own_changes);
+  opened.changes = std::move(*own_changes);
   return opened;
 }
 
@@ -215,9 +229,18 @@ base::Result<void> Host::launch(Request const& request, Files const& opened, int
   if (SPACE_FAULT("hostd.vmm.sockets_made"))
     return base::fail(base::Code::internal, "told to fail");
 
-  static_assert(first_jail_fd + 4 == vmm::qemu_memory_fd);
+  static_assert(first_jail_fd + 4 == vmm::qemu_memory_fd &&
+                first_jail_fd + 5 == vmm::qemu_changes_fd);
   std::vector<int> fds{opened.disk.get(), kept.tap.get(), qmp->get(), console->get()};
-  if (opened.memory) fds.push_back(opened.memory.get());
+  std::vector<std::string> environment;
+  if (opened.memory) {
+    fds.push_back(opened.memory.get());
+    environment.push_back(fmt::format("LD_PRELOAD={}", jail_preload));
+  }
+  if (opened.changes) {
+    fds.push_back(opened.changes.get());
+    environment.push_back(fmt::format("{}=1", vmm::qemu_changes_name));
+  }
   vmm::QemuSpec const qemu{.kvm = machine.accelerator == Accelerator::kvm,
                            .memory = memory_of(machine.start),
                            .vcpus = machine.vcpus,
@@ -234,8 +257,7 @@ base::Result<void> Host::launch(Request const& request, Files const& opened, int
   JailSpec const jail{
       .program = vmm::qemu_binary,
       .argv = vmm::qemu_command(qemu),
-      .environment = opened.memory ? std::vector{fmt::format("LD_PRELOAD={}", jail_preload)}
-                                   : std::vector<std::string>{},
+      .environment = std::move(environment),
       .user = user_of(slot),
       .view = view_,
       .group_doors = groups_->clone_directory(group_of(slot)).empty()

@@ -24,7 +24,8 @@ enum class Action : std::uint32_t {
   make_slot,    // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
   remove_slot,  // slot → gone; refused (busy) while a VMM lives there
   start_vmm,   // slot, sandbox, epoch, machine; fds: [disk read-write] and, for record and restore,
-               // [memory file] → pid; fds: [pidfd, qmp, console, stderr]
+               // [memory file], and with changed_pages [those] → pid; fds: [pidfd, qmp, console,
+               // stderr]
   attach_vmm,  // slot → record of what runs there, pid; fds: [pidfd, qmp, console] after a worker's
                // restart
   end_vmm,     // slot → kills what is left (whole control group), reaps, removes the group and the
@@ -34,6 +35,9 @@ enum class Action : std::uint32_t {
   start_gateway,   // slot → pid, user id; fds: [control socket, stderr]. busy when one runs there
   attach_gateway,  // slot → pid, user id; fds: [control socket] after a worker's restart
   end_gateway,     // slot → gone; the guest's connections are refused from then on
+  open_memory,  // slot → fds: [page map, memory] of the VMM that runs there, for reading alone: how
+                // a stopped machine's memory is kept (/proc/PID/pagemap and mem, which tell no
+                // other user)
 };
 
 enum class Status : std::int32_t {
@@ -54,6 +58,9 @@ enum class MachineStart : std::uint32_t { boot = 0, record = 1, restore = 2 };
 
 struct Machine {
   MachineStart start = MachineStart::boot;
+  /// restore: 1 when a file of pages comes along that differ from the memory file
+  /// (src/vmm/changed_pages.hpp). hostd reads nothing of it.
+  std::uint32_t changed_pages = 0;
   Accelerator accelerator = Accelerator::tcg;
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;

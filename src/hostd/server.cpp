@@ -92,7 +92,7 @@ bool Server::serve(Connection& connection) {
   auto packet =
       os::receive_packet(connection.socket, std::as_writable_bytes(std::span(&request, 1)));
   if (!packet || packet->size == 0) return false;
-  if (packet->truncated || packet->size != sizeof request || packet->fds.size() > 2) {
+  if (packet->truncated || packet->size != sizeof request || packet->fds.size() > 3) {
     base::log::warn("malformed_request", {{"bytes", packet->size}, {"fds", packet->fds.size()}});
     return false;
   }
@@ -100,17 +100,20 @@ bool Server::serve(Connection& connection) {
   if (!fault.empty()) return answer(connection, refused(Status::refused, fault));
   std::size_t wanted = 0;
   if (request.action == Action::start_vmm)
-    wanted = request.machine.start == MachineStart::boot ? 1 : 2;
+    wanted = (request.machine.start == MachineStart::boot ? 1 : 2) + request.machine.changed_pages;
   if (packet->fds.size() != wanted) {
     return answer(connection,
                   refused(Status::refused,
-                          "descriptors: one for start_vmm, two with a memory file, none for the "
-                          "others"));
+                          "descriptors: one for start_vmm, two with a memory file, three with "
+                          "changed pages, none for the others"));
   }
   if (request.action != Action::end_vmm) {
-    packet->fds.resize(2);  // an empty one for what it does not bring
+    packet->fds.resize(3);  // an empty one for what it does not bring
     return answer(connection,
-                  host_.handle(request, std::move(packet->fds[0]), std::move(packet->fds[1])));
+                  host_.handle(request,
+                               {.disk = std::move(packet->fds[0]),
+                                .memory = std::move(packet->fds[1]),
+                                .changes = std::move(packet->fds[2])}));
   }
   auto ended = host_.begin_end(request);
   if (ended) return answer(connection, *ended);

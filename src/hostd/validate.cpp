@@ -25,6 +25,8 @@ std::string_view fault_in_machine(Machine const& machine, bool kvm) {
           static_cast<std::uint32_t>(MachineStart::boot),
           static_cast<std::uint32_t>(MachineStart::restore)))
     return "start: unknown";
+  if (machine.changed_pages > (machine.start == MachineStart::restore ? 1U : 0U))
+    return "changed_pages: 0, or 1 for a restore";
   if (!in(machine.vcpus, 1, 32)) return "vcpus: 1 to 32";
   if (!in(machine.memory_mib, 64, 262'144)) return "memory_mib: 64 to 262144";
   if (!in(machine.tb_size_mib, 8, 2048)) return "tb_size_mib: 8 to 2048";
@@ -56,7 +58,7 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   auto const action = request.action;
   if (!in(static_cast<std::uint32_t>(action),
           static_cast<std::uint32_t>(Action::hello),
-          static_cast<std::uint32_t>(Action::end_gateway))) {
+          static_cast<std::uint32_t>(Action::open_memory))) {
     return "action: unknown";
   }
   if (action == Action::hello ? request.slot != 0 : request.slot >= bounds.slots)

@@ -2,8 +2,16 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "vmm/changed_pages.hpp"
 #include "vmm/console.hpp"
 #include "vmm/qmp.hpp"
+
+#include <sys/mman.h>
+
+#include <charconv>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace vmm {
 namespace {
@@ -15,6 +23,51 @@ constexpr std::size_t errors_bytes_max = std::size_t{16} * 1024;
 constexpr std::size_t tail_bytes = std::size_t{16} * 1024;
 constexpr char state_name[] = "state";
 constexpr std::chrono::milliseconds poll_interval(1);
+constexpr int state_set = 2;  // number 1 holds the disk
+constexpr std::size_t state_bytes_max = std::size_t{16} << 20;
+
+int open_for_writing(os::Fd const& file) {
+  return ::open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_WRONLY | O_CLOEXEC);
+}
+
+base::Result<std::string> read_state(os::Fd const& file) {
+  auto const size = ::lseek(file.get(), 0, SEEK_END);
+  if (size <= 0 || static_cast<std::size_t>(size) > state_bytes_max)
+    return base::fail(base::Code::internal, "the virtual machine's state is empty or too long");
+  std::string bytes(static_cast<std::size_t>(size), '\0');
+  if (::pread(file.get(), bytes.data(), bytes.size(), 0) != size)
+    return base::fail_errno("read the virtual machine's state");
+  return bytes;
+}
+
+/// What QEMU writes as devices' state alone is a migration stream without the section that names
+/// the machine, which a machine that waits for a migration wants to see first.
+base::Result<std::string> as_migration(std::string devices) {
+  using namespace std::string_view_literals;
+  constexpr auto head = "QEVM\0\0\0\x03"sv;
+  constexpr auto machine = "\x07\0\0\0\x07microvm"sv;
+  if (!devices.starts_with(head))
+    return base::fail(base::Code::internal, "the virtual machine's state is none");
+  return devices.insert(head.size(), machine);
+}
+
+/// "Host virtual address for 0x0 (m) is 0x7f…": `m` is the guest's memory (qemu_command.cpp).
+base::Result<std::uint64_t> address_in(std::string_view answer) {
+  constexpr std::string_view before = " (m) is 0x";
+  auto const at = answer.find(before);
+  std::uint64_t address = 0;
+  bool good = false;
+  if (at != std::string_view::npos) {
+    auto const digits = answer.substr(at + before.size());
+    auto const [end, problem] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
+    good = problem == std::errc() && end != digits.data() && address % page_bytes == 0;
+  }
+  if (good) return address;
+  return base::fail(base::Code::internal,
+                    "the virtual machine does not tell where its guest's memory is",
+                    std::string(answer.substr(0, 100)));
+}
 
 class QemuVmm final : public Vmm {
  public:
@@ -36,6 +89,10 @@ class QemuVmm final : public Vmm {
 
   async::Task<void> capture(os::FdRef state, base::Deadline deadline) override;
   async::Task<void> restore(os::FdRef state, base::Deadline deadline) override;
+
+  async::Task<std::string> save_devices(base::Deadline deadline) override;
+  async::Task<std::uint64_t> memory_address(base::Deadline deadline) override;
+  async::Task<bool> stopped(base::Deadline deadline) override;
 
   bool stalled() const noexcept override { return stalled_; }
 
@@ -255,6 +312,41 @@ async::Task<void> QemuVmm::restore(os::FdRef state, base::Deadline deadline) {
   step = co_await resume(deadline);
   if (!step) co_return base::passing(step, "let the restored machine go on");
   co_return base::Result<void>();
+}
+
+async::Task<std::string> QemuVmm::save_devices(base::Deadline deadline) {
+  if (SPACE_FAULT("vmm.save.begin")) co_return base::fail(base::Code::internal, "told to fail");
+  // Its own kind of file, because QEMU wants one that is open for writing alone.
+  os::Fd const kept(::memfd_create("state", MFD_CLOEXEC));
+  os::Fd const given(kept ? open_for_writing(kept) : -1);
+  if (!given) co_return base::fail_errno("make a file for the machine's state");
+  auto step = co_await control_.pass_as_file(state_set, given, deadline);
+  if (!step) co_return base::passing(step, "pass a file for the machine's state");
+  // Not live: it would give the disk up.
+  step = co_await command("xen-save-devices-state",
+                          {{"filename", fmt::format("/dev/fdset/{}", state_set)}, {"live", false}},
+                          deadline);
+  auto removed = co_await command("remove-fd", {{"fdset-id", state_set}}, deadline);
+  if (!step) co_return base::passing(step, "save the machine's state");
+  if (!removed) co_return base::passing(removed, "take the file of the machine's state back");
+  if (SPACE_FAULT("vmm.save.written")) co_return base::fail(base::Code::internal, "told to fail");
+  auto written = read_state(kept);
+  if (!written) co_return written;
+  co_return as_migration(std::move(*written));
+}
+
+async::Task<std::uint64_t> QemuVmm::memory_address(base::Deadline deadline) {
+  auto answer =
+      co_await control_.execute("human-monitor-command", {{"command-line", "gpa2hva 0"}}, deadline);
+  if (!answer) co_return base::passing(answer, "ask where the guest's memory is");
+  auto const* text = answer->if_string();
+  co_return address_in(text ? std::string_view(*text) : std::string_view());
+}
+
+async::Task<bool> QemuVmm::stopped(base::Deadline deadline) {
+  auto status = co_await status_of("query-status", deadline);
+  if (!status) co_return base::passing(status, "ask whether the machine runs");
+  co_return *status != "running";
 }
 
 asio::awaitable<void> QemuVmm::wait_gone() {

@@ -187,6 +187,13 @@ async::Task<void> Client::pass(std::string name, os::FdRef fd, base::Deadline de
   co_return base::Result<void>();
 }
 
+async::Task<void> Client::pass_as_file(int set, os::FdRef fd, base::Deadline deadline) {
+  auto const done =
+      co_await async::with_deadline(deadline, exchange("add-fd", {{"fdset-id", set}}, fd.get()));
+  if (!done) co_return std::unexpected(done.error());
+  co_return base::Result<void>();
+}
+
 void Client::close() noexcept {
   connection_.close();
 }

@@ -77,6 +77,8 @@ class Client {
                                    base::Deadline deadline);
   /// Gives QEMU the descriptor (borrowed) under a name that later commands call "fd:NAME".
   async::Task<void> pass(std::string name, os::FdRef fd, base::Deadline deadline);
+  /// The same for commands that take a path: "/dev/fdset/SET", until remove-fd.
+  async::Task<void> pass_as_file(int set, os::FdRef fd, base::Deadline deadline);
 
   /// True once events arrive: QEMU tells none before the negotiation.
   bool ready() const noexcept { return ready_; }

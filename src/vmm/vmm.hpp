@@ -22,6 +22,12 @@ enum class Accelerator : std::uint8_t { tcg, kvm };
 /// "tcg", "kvm".
 std::string_view name_of(Accelerator accelerator) noexcept;
 
+/// The program that runs a machine. Firecracker needs KVM.
+enum class Engine : std::uint8_t { qemu, firecracker };
+
+/// "qemu", "firecracker".
+std::string_view name_of(Engine engine) noexcept;
+
 enum class MachineStart : std::uint8_t {
   boot,     // the kernel starts
   record,   // the same, with the guest's memory in a file: for a later capture()
@@ -34,6 +40,7 @@ struct BootSpec {
   std::string sandbox;  // base::SandboxId
   std::uint64_t epoch = 0;
   Accelerator accelerator = Accelerator::tcg;
+  Engine engine = Engine::qemu;  // set by the driver
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
   std::uint64_t tsc_khz = 0;
@@ -42,6 +49,9 @@ struct BootSpec {
   /// record, restore: a regular file of exactly memory_mib. record: opened read-write. restore: any
   /// number of machines map it privately; it must not change while one of them lives.
   os::Fd memory;
+  /// restore, if not empty: pages in which this machine's memory differs from that file
+  /// (changed_pages.hpp). Proven to be ours by the caller: a broken one ends the VMM.
+  os::Fd changes;
 };
 
 /// A running VMM process as the launcher hands it over.
@@ -51,6 +61,9 @@ struct Process {
   os::Fd control;  // the VMM's control socket
   os::Fd console;  // readable: what the guest writes to its console
   os::Fd errors;   // readable: the process's stderr; may be empty after an adoption
+  /// Firecracker only: the regular file by which the state of devices goes in and out, because that
+  /// VMM takes paths and no descriptors. Empty otherwise.
+  os::Fd exchange;
 };
 
 /// Starts and ends VMM processes; the worker's client of space-hostd, or a fake.
@@ -84,6 +97,16 @@ class Vmm {
   /// go on from there. `state` is borrowed and read from its beginning. After an error the machine
   /// is good for kill() only. Errors: as pause(); unavailable also for a state that does not fit.
   virtual async::Task<void> restore(os::FdRef state, base::Deadline deadline) = 0;
+  /// Of a stopped machine, however it was started: the state of its devices (some 13 KB), for
+  /// restore(). Memory is not in it: the caller keeps what has changed. Its disk is flushed; it
+  /// stays stopped, and resume() is possible. Errors: as pause(), and internal from a driver that
+  /// cannot.
+  virtual async::Task<std::string> save_devices(base::Deadline deadline);
+  /// At which address of the VMM's process its guest's memory begins. Its own word: good for
+  /// reading this machine's memory and nothing else. Errors: as save_devices().
+  virtual async::Task<std::uint64_t> memory_address(base::Deadline deadline);
+  /// Do the vCPUs stand still? For a machine that was found again. Errors: as pause().
+  virtual async::Task<bool> stopped(base::Deadline deadline);
   /// The VMM stopped the vCPUs because the disk's image could not be written (a full pool).
   /// resume() tries again.
   virtual bool stalled() const noexcept = 0;
