@@ -32,6 +32,7 @@ ELSEWHERE = {
     "agent.": "inside the guest, where no fault file is: src/agent tests",
     "hostd.gateway.": "needs an uplink: test/integration/hostd_gateway_test.cpp walks them",
     "worker.gateway.": "needs an uplink; pending in docs/spec.md",
+    "vmm.firecracker_": "no Firecracker on hosts of this kind; its driver is tried on a fake: src/vmm/firecracker_test.cpp",
     "vmm.capture.": "creates do not use snapshots yet; pending in docs/spec.md",
     "vmm.restore.": "creates do not use snapshots yet; pending in docs/spec.md",
 }
