@@ -90,7 +90,7 @@ int doctor(Output const& output) {
                      probe_control_groups(),
                      probe_nft(),
                      probe_tap(),
-                     probe_forwarding(),
+                     probe_uplink(config),
                      probe_resolver(config),
                      probe_database(config),
                      probe_disk_space(config),

@@ -32,7 +32,8 @@ Finding probe_reflink(wire::Config const& config);
 Finding probe_control_groups(std::string const& root = "/sys/fs/cgroup");
 Finding probe_nft();
 Finding probe_tap();
-Finding probe_forwarding();
+/// `uplink: host`: link, rules and forwarding as they have to be, and nobody else's in the way.
+Finding probe_uplink(wire::Config const& config);
 Finding probe_resolver(wire::Config const& config);
 Finding probe_database(wire::Config const& config);
 Finding probe_disk_space(wire::Config const& config);
@@ -43,6 +44,15 @@ Finding probe_emulator();
 base::Result<wire::NodeReport> ask_worker(wire::Config const& config);
 /// Asks the worker what it proved; without one says what is known of /dev/kvm.
 Finding probe_accelerator(wire::Config const& config);
+
+/// A chain of somebody else's that refuses what this host forwards, and what lets us through it.
+struct Blocker {
+  std::string chain;  // "ip filter FORWARD"
+  std::string fix;
+};
+
+/// Pure: found in what `nft -j list ruleset` says. A table with a rule that names `link` is none.
+std::vector<Blocker> forward_blockers(std::string const& ruleset, std::string const& link);
 
 /// Pure: the page for people.
 std::string render(std::vector<Finding> const& findings);

@@ -334,14 +334,6 @@ Finding probe_tap() {
           "modprobe tun"};
 }
 
-Finding probe_forwarding() {
-  Finding finding{.what = "forwarding"};
-  bool const on = first_line("/proc/sys/net/ipv4/ip_forward") == "1";
-  finding.proof = fmt::format("net.ipv4.ip_forward is {}", on ? 1 : 0);
-  finding.follows = "nothing yet: sandboxes have no way out, their packets end on this host";
-  return finding;
-}
-
 Finding probe_resolver(wire::Config const& config) {
   auto const domain = config.domain.substr(0, config.domain.find(':'));
   auto const name = "doctor." + domain;

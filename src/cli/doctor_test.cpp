@@ -82,5 +82,51 @@ TEST(Doctor, AFullHostAndADomainThatNobodyKnowsAreFound) {
   EXPECT_EQ(probe_disk_space(config).health, Health::broken);
 }
 
+/// What `nft -j` says about a host, with one more thing in it.
+std::string ruleset(std::string const& more) {
+  return R"({"nftables":[{"metainfo":{"json_schema_version":1}},
+    {"chain":{"family":"inet","table":"space_x","name":"forward","hook":"forward","policy":"accept"}},
+    {"chain":{"family":"inet","table":"space_guard","name":"forward","hook":"forward","policy":"drop"}},
+    {"chain":{"family":"ip","table":"filter","name":"INPUT","hook":"input","policy":"drop"}},)" +
+         more + "]}";
+}
+
+constexpr char dropping[] =
+    R"({"chain":{"family":"ip","table":"other","name":"fw","hook":"forward","policy":"drop"}})";
+
+TEST(Doctor, AnotherProgramsRefusalToForwardIsFoundAndOnlyThat) {
+  EXPECT_TRUE(forward_blockers(ruleset(R"({"table":{}})"), "spup-x").empty());
+  auto const found = forward_blockers(ruleset(dropping), "spup-x");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].chain, "ip other fw");
+  EXPECT_EQ(found[0].fix,
+            "nft insert rule ip other fw iifname spup-x accept; "
+            "nft insert rule ip other fw oifname spup-x accept");
+}
+
+TEST(Doctor, ARefusalWithAnExceptionForUsIsNone) {
+  std::string const exception =
+      R"(,{"rule":{"family":"ip","table":"other","chain":"fw","expr":[{"match":{"left":{"meta":{"key":"iifname"}},"right":"spup-x"}},{"accept":null}]}})";
+  EXPECT_TRUE(forward_blockers(ruleset(dropping + exception), "spup-x").empty());
+  EXPECT_EQ(forward_blockers(ruleset(dropping + exception), "spup-xy").size(), 1U);
+}
+
+TEST(Doctor, ALastRuleThatRefusesIsARefusalToo) {
+  auto const with = [](std::string const& steps) {
+    return ruleset(
+        R"({"chain":{"family":"inet","table":"fw","name":"fwd","hook":"forward","policy":"accept"}},
+           {"rule":{"family":"inet","table":"fw","chain":"fwd","expr":[)" +
+        steps + "]}}");
+  };
+  EXPECT_EQ(forward_blockers(with(R"({"counter":{}},{"reject":null})"), "spup-x").size(), 1U);
+  EXPECT_TRUE(forward_blockers(with(R"({"match":{}},{"drop":null})"), "spup-x").empty());
+  EXPECT_TRUE(forward_blockers(with(R"({"counter":{}},{"accept":null})"), "spup-x").empty());
+}
+
+TEST(Doctor, ARulesetThatCannotBeReadIsNoReasonToFail) {
+  for (char const* text : {"", "[]", "{}", R"({"nftables":[1,{"chain":2},{"rule":[]}]})"})
+    EXPECT_TRUE(forward_blockers(text, "spup-x").empty()) << text;
+}
+
 }  // namespace
 }  // namespace cli

@@ -4,6 +4,8 @@
 #include "cli/progress.hpp"
 #include "cli/supervisor.hpp"
 #include "cli/up.hpp"
+#include "hostd/uplink.hpp"
+#include "os/netns.hpp"
 
 #include <cstdio>
 #include <filesystem>
@@ -27,6 +29,12 @@ base::Result<void> remove_tree(std::string const& path) {
 base::Result<void> purge(wire::Config const& config) {
   auto unmounted = unmount_pool(config);
   if (!unmounted) return unmounted;
+  // hostd takes it away at its end; this is for one that was killed.
+  if (config.uplink == "host") {
+    auto cut = hostd::remove_uplink(config);
+    if (!cut) return cut;
+    os::release_netns_directory(config.run_dir + "/hostd/netns");
+  }
   for (char const* name : {"pool",
                            "pool.btrfs",
                            "pool.btrfs.new",

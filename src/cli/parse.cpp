@@ -25,10 +25,12 @@ void optional_option(CLI::App* app,
 
 /// What gateways need of the world outside.
 void add_uplink(CLI::App* up_verb, UpOptions& options) {
-  optional_option(up_verb,
-                  "--uplink",
-                  options.uplink,
-                  "none, or the file of a network namespace in which gateways live (default none)");
+  optional_option(
+      up_verb,
+      "--uplink",
+      options.uplink,
+      "how sandboxes get out: none, host (this host's own network), or the file of a network "
+      "namespace in which gateways live (default none)");
   up_verb->add_option("--resolver",
                       options.resolvers,
                       "DNS servers that gateways ask (default those of /etc/resolv.conf)");
@@ -41,7 +43,6 @@ void add_uplink(CLI::App* up_verb, UpOptions& options) {
                   "authorities that gateways trust (default the system's)");
 }
 
-void add_up(CLI::App& root, Action& action, Global const& global) {
 /// What one sandbox may move, so that it leaves something to its neighbours.
 void add_rates(CLI::App* up_verb, UpOptions& options) {
   optional_option(up_verb,
@@ -58,6 +59,7 @@ void add_rates(CLI::App* up_verb, UpOptions& options) {
                   "of one sandbox's network, each direction (default 64; 0 = no limit)");
 }
 
+void add_up(CLI::App& root, Action& action, Global const& global) {
   auto options = std::make_shared<UpOptions>();
   auto* up_verb = root.add_subcommand(
       "up",
@@ -110,12 +112,12 @@ void add_rates(CLI::App* up_verb, UpOptions& options) {
                   "where the space-* programs are (default beside this one)");
   optional_option(
       up_verb, "--guest-dir", options->guest_dir, "guest kernel and initramfs made elsewhere");
-  add_uplink(up_verb, *options);
   optional_option(up_verb,
                   "--warm-target",
                   options->warm_target,
                   "machines kept ready per template (default 2; 0 = none)");
   add_rates(up_verb, *options);
+  add_uplink(up_verb, *options);
   up_verb->add_flag("--config-only", options->config_only, "write the configuration and stop");
   up_verb->add_flag("--show", options->show, "change nothing, print address and key");
   up_verb->add_flag("--foreground", options->foreground, "stay, as the supervisor (for systemd)");

@@ -3,6 +3,7 @@
 #include "base/fault.hpp"
 #include "base/log.hpp"
 #include "hostd/slot_network.hpp"
+#include "hostd/uplink.hpp"
 #include "os/netns.hpp"
 #include "os/process.hpp"
 
@@ -53,8 +54,14 @@ Host::~Host() {
   groups_->remove_parent();
   // Stopped for good with nothing left: the directory's own mount goes as well, so that it can be
   // deleted.
-  if (numbered_entries(directory_ + "/netns").empty())
-    os::release_netns_directory(directory_ + "/netns");
+  if (!numbered_entries(directory_ + "/netns").empty()) return;
+  if (config_.uplink == "host") {
+    auto removed = remove_uplink(config_);
+    if (!removed)
+      base::log::error("uplink_not_removed",
+                       {{"why", removed.error().message()}, {"detail", removed.error().detail()}});
+  }
+  os::release_netns_directory(directory_ + "/netns");
 }
 
 base::Result<std::unique_ptr<Host>> Host::open(wire::Config config) {
@@ -68,6 +75,16 @@ base::Result<std::unique_ptr<Host>> Host::open(wire::Config config) {
   auto prepared = host->prepare();
   if (!prepared) return base::passing(prepared);
   host->repair();
+  if (host->config_.uplink == "host") {
+    // Without it machines run all the same; a gateway's start tries again and tells why.
+    auto made = ensure_uplink(host->config_);
+    if (!made)
+      base::log::error("uplink_not_made",
+                       {{"why", made.error().message()}, {"detail", made.error().detail()}});
+  } else if (standing_uplink(host->config_)) {  // of a killed predecessor, configured otherwise
+    auto removed = remove_uplink(host->config_);
+    if (!removed) return base::passing(removed, "remove the former uplink");
+  }
   return host;
 }
 

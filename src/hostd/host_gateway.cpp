@@ -6,6 +6,8 @@
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
 #include "hostd/jail_view.hpp"
+#include "hostd/uplink.hpp"
+#include "os/netns.hpp"
 #include "os/packet_socket.hpp"
 #include "os/process.hpp"
 
@@ -212,6 +214,10 @@ base::Result<void> Host::refresh_gateway_view() {
 /// Empty: the gateway lives in a namespace of its own that leads nowhere.
 base::Result<os::Fd> Host::uplink() const {
   if (config_.uplink == "none") return os::Fd();
+  if (config_.uplink == "host") {
+    auto netns = os::open_pinned_netns(uplink_path(config_));
+    return netns ? std::move(netns) : ensure_uplink(config_);
+  }
   return open_network_namespace(config_.uplink);
 }
 

@@ -4,6 +4,7 @@
 
 #include <linux/fib_rules.h>
 #include <linux/rtnetlink.h>
+#include <linux/veth.h>
 #include <net/if.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -32,6 +33,24 @@ class Rtnetlink::Message {
     append(data, size);
   }
 
+  void name(std::uint16_t type, std::string_view text) {
+    std::array<char, IFNAMSIZ> name{};
+    text.copy(name.data(), name.size() - 1);
+    attribute(type, name.data(), std::min(text.size(), name.size() - 1) + 1);
+  }
+
+  /// What is written until end() becomes the attribute's content.
+  std::uint32_t begin(std::uint16_t type) {
+    auto const at = header()->nlmsg_len;
+    attribute(type, nullptr, 0);
+    return at;
+  }
+
+  void end(std::uint32_t at) {
+    auto const size = static_cast<unsigned short>(header()->nlmsg_len - at);
+    std::memcpy(bytes_.data() + at, &size, sizeof size);  // rta_len is the first field
+  }
+
   // SAFETY: the buffer is aligned for the header, which lies at its start.
   nlmsghdr* header() { return reinterpret_cast<nlmsghdr*>(bytes_.data()); }
 
@@ -40,7 +59,7 @@ class Rtnetlink::Message {
     auto const at = header()->nlmsg_len;
     SPACE_ASSERT(at + NLMSG_ALIGN(size) <= bytes_.size(),
                  "requests are made here, from fixed parts");
-    std::memcpy(bytes_.data() + at, data, size);
+    if (size > 0) std::memcpy(bytes_.data() + at, data, size);
     header()->nlmsg_len = static_cast<std::uint32_t>(at + NLMSG_ALIGN(size));
   }
 
@@ -135,9 +154,7 @@ base::Result<void> Rtnetlink::add_rule(std::string_view in,
   body.family = AF_INET;
   body.action = FR_ACT_TO_TBL;
   message.body(body);
-  std::array<char, IFNAMSIZ> name{};
-  in.copy(name.data(), name.size() - 1);
-  message.attribute(FRA_IIFNAME, name.data(), in.size() + 1);
+  message.name(FRA_IIFNAME, in);
   message.attribute(FRA_PRIORITY, &priority, sizeof priority);
   message.attribute(FRA_TABLE, &table, sizeof table);
   return call(message, "add a routing rule");
@@ -154,6 +171,46 @@ base::Result<void> Rtnetlink::add_local_default(int link, std::uint32_t table) {
   message.attribute(RTA_TABLE, &table, sizeof table);
   message.attribute(RTA_OIF, &link, sizeof link);
   return call(message, "add a route");
+}
+
+base::Result<void> Rtnetlink::add_veth(std::string_view name,
+                                       std::string_view peer,
+                                       FdRef peer_netns) {
+  Message message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+  message.body(ifinfomsg{});
+  message.name(IFLA_IFNAME, name);
+  auto const info = message.begin(IFLA_LINKINFO);
+  message.attribute(IFLA_INFO_KIND, "veth", 4);
+  auto const data = message.begin(IFLA_INFO_DATA);
+  auto const other = message.begin(VETH_INFO_PEER);
+  message.body(ifinfomsg{});
+  message.name(IFLA_IFNAME, peer);
+  int const netns = peer_netns.get();
+  message.attribute(IFLA_NET_NS_FD, &netns, sizeof netns);
+  for (auto const nested : {other, data, info})
+    message.end(nested);
+  return call(message, "make a pair of links");
+}
+
+base::Result<void> Rtnetlink::remove_link(int link) {
+  Message message(RTM_DELLINK, 0);
+  ifinfomsg body{};
+  body.ifi_index = link;
+  message.body(body);
+  return call(message, "remove a link");
+}
+
+base::Result<void> Rtnetlink::add_default_route(Ipv4 const& gateway) {
+  Message message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+  rtmsg body{};
+  body.rtm_family = AF_INET;
+  body.rtm_table = RT_TABLE_MAIN;
+  body.rtm_protocol = RTPROT_STATIC;
+  body.rtm_scope = RT_SCOPE_UNIVERSE;
+  body.rtm_type = RTN_UNICAST;
+  message.body(body);
+  message.attribute(RTA_GATEWAY, gateway.data(), gateway.size());
+  return call(message, "add a default route");
 }
 
 base::Result<int> link_index(char const* name) {

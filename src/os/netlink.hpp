@@ -27,6 +27,10 @@ class Rtnetlink {
   base::Result<void> add_rule(std::string_view in, std::uint32_t priority, std::uint32_t table);
   /// `table`: every destination is local, by way of `link` (the loopback).
   base::Result<void> add_local_default(int link, std::uint32_t table);
+  /// A pair of links, one here and one in another namespace; either end's end is the pair's.
+  base::Result<void> add_veth(std::string_view name, std::string_view peer, FdRef peer_netns);
+  base::Result<void> remove_link(int link);
+  base::Result<void> add_default_route(Ipv4 const& gateway);
 
  private:
   class Message;

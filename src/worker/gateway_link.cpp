@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "os/host_resolvers.hpp"
 
 #include <fstream>
 #include <sstream>
@@ -33,16 +34,6 @@ base::Result<std::string> read_authorities(std::string const& path) {
     return base::fail(
         base::Code::unavailable, "the authorities for upstream servers cannot be read", path);
   return text.str();
-}
-
-/// The host's own resolvers; a gateway cannot read the file itself.
-std::vector<std::string> system_resolvers() {
-  std::vector<std::string> found;
-  std::ifstream file("/etc/resolv.conf");
-  for (std::string word, address; file >> word;) {
-    if (word == "nameserver" && file >> address) found.push_back(address);
-  }
-  return found;
 }
 
 }  // namespace
@@ -175,7 +166,7 @@ wire::GatewayCommand GatewayLink::start_command(std::string trusted) const {
   auto& start = command.start.emplace();
   start.sandbox = wanted_.sandbox;
   start.policy = wanted_.policy;
-  start.resolvers = host_.config.resolvers.empty() ? system_resolvers() : host_.config.resolvers;
+  start.resolvers = host_.config.resolvers.empty() ? os::host_resolvers() : host_.config.resolvers;
   start.trusted_ca_pem = std::move(trusted);
   start.admitted_networks = host_.config.private_routes;
   return command;

@@ -94,7 +94,10 @@ Installation::Installation() {
   watcher_pid_ = ::fork();
   if (watcher_pid_ == 0) {
     ::setsid();
-    watcher_.reset();
+    // Also another installation's end of its own pipe, which would keep that one's watcher waiting.
+    ::dup2(ends[0], 3);
+    ends[0] = 3;
+    ::close_range(4, ~0U, 0);
     char byte = 0;
     while (::read(ends[0], &byte, 1) > 0) {
     }
@@ -102,6 +105,11 @@ Installation::Installation() {
     ::_exit(0);
   }
   ::close(ends[0]);
+}
+
+void Installation::configure(std::function<void(wire::Config&)> const& change) {
+  change(config_);
+  std::ofstream(config_.run_dir + "/config.json") << wire::encode_text(config_);
 }
 
 Installation::~Installation() {

@@ -30,6 +30,9 @@ class Installation {
 
   wire::Config const& config() const { return config_; }
 
+  /// Before hostd is started.
+  void configure(std::function<void(wire::Config&)> const& change);
+
   std::string directory() const { return config_.run_dir; }
 
   /// Processes with a user id of the installation.

@@ -30,6 +30,7 @@ OTHER_WAYS = {
 # Points that this installation cannot pass, and what walks them instead. Shown as skipped, with the reason.
 ELSEWHERE = {
     "agent.": "inside the guest, where no fault file is: src/agent tests",
+    "hostd.uplink.": "needs an uplink: test/integration/uplink_test.cpp walks them",
     "hostd.gateway.": "needs an uplink: test/integration/hostd_gateway_test.cpp walks them",
     "worker.gateway.": "needs an uplink; pending in docs/spec.md",
     "vmm.firecracker_": "no Firecracker on hosts of this kind; its driver is tried on a fake: src/vmm/firecracker_test.cpp",
