@@ -49,6 +49,8 @@ class Platform:
         self.slot_uid_base = 1_000_000 + random.randrange(1000) * 1000
         self.key = ""
         self.up_options: list[str] = []  # more words for `space up`
+        # Emulation works everywhere and needs no proof of 30 s; on a host whose KVM boots guests say "auto".
+        self.accelerator = os.environ.get("SPACE_TEST_ACCELERATOR", "tcg")
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -83,8 +85,7 @@ class Platform:
             "--http-port", str(self.http_port),
             "--tls-port", str(self.tls_port),
             "--slot-uid-base", str(self.slot_uid_base),
-            # Emulation works everywhere and needs no proof of 30 s; on a host whose KVM boots guests say "auto".
-            "--accelerator", os.environ.get("SPACE_TEST_ACCELERATOR", "tcg"),
+            "--accelerator", self.accelerator,
             *self.up_options,
             timeout=1500,
             env={"SPACE_FAULT_FILE": str(self.fault_file)},
