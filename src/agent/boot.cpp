@@ -26,7 +26,6 @@
 namespace agent {
 namespace {
 
-constexpr char const* disk = "/dev/vda";
 constexpr char const* new_root = "/disk";
 constexpr char const* guest_address = "192.0.2.2";
 constexpr char const* guest_netmask = "255.255.255.252";
@@ -75,7 +74,7 @@ base::Result<void> mount_disk() {
   // The driver has asked the device by the time its module is in; the node may still be a moment
   // away.
   constexpr int turns_max = 2000;
-  for (int turn = 0; ::access(disk, F_OK) != 0; ++turn) {
+  for (int turn = 0; ::access(root_disk, F_OK) != 0; ++turn) {
     if (turn == turns_max) return base::fail(base::Code::unavailable, "there is no disk /dev/vda");
     timespec const pause{0, 5'000'000};
     ::nanosleep(&pause, nullptr);
@@ -83,8 +82,8 @@ base::Result<void> mount_disk() {
   ::mkdir(new_root, 0755);
   // Reads write nothing (no access times), and what mke2fs left for later stays so: both would only
   // grow the image's private part.
-  if (::mount(disk, new_root, "ext4", MS_NOATIME, "noinit_itable") != 0 &&
-      ::mount(disk, new_root, "ext4", MS_NOATIME, nullptr) != 0) {
+  if (::mount(root_disk, new_root, "ext4", MS_NOATIME, "noinit_itable") != 0 &&
+      ::mount(root_disk, new_root, "ext4", MS_NOATIME, nullptr) != 0) {
     return base::fail_errno("mount the root file system");
   }
   return {};
@@ -216,6 +215,7 @@ base::Result<void> boot_machine() {
   if (!mounted) return base::passing(mounted);
   auto entered = enter_disk();
   if (!entered) return base::passing(entered);
+  GuestMachine().grow_root();
   furnish();
   set_limits();
   configure_network();

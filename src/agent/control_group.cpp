@@ -105,17 +105,41 @@ std::uint64_t ControlGroup::out_of_memory_kills() const noexcept {
 ControlGroups::ControlGroups(std::string const& root) {
   if (root.empty()) return;
   // Only groups below the root may hold processes and have limits counted per child, hence a level
-  // of ours. The memory controller is wanted for its count of out-of-memory kills; without it the
-  // rest still works.
-  auto const memory = write_kernel_file(root + "/cgroup.subtree_control", "+memory");
+  // of ours. One by one, because a write is refused as a whole: what a kernel lacks is missing
+  // alone.
+  auto const controllers = {std::string_view("+memory"),  // counts out-of-memory kills
+                            std::string_view("+pids"),    // ends a fork bomb
+                            std::string_view("+cpu")};  // equal shares for commands, not processes
+  std::string missing;
+  for (auto const controller : controllers) {
+    if (!write_kernel_file(root + "/cgroup.subtree_control", controller)) missing += controller;
+  }
   auto const base = root + "/commands";
   if (::mkdir(base.c_str(), 0755) != 0 && errno != EEXIST) {
     base::log::warn("control_groups_missing", {{"what", std::strerror(errno)}});
     return;
   }
-  auto const delegated = write_kernel_file(base + "/cgroup.subtree_control", "+memory");
-  if (!memory || !delegated) base::log::warn("memory_controller_missing");
+  for (auto const controller : controllers) {
+    if (missing.find(controller) != std::string::npos) continue;
+    if (!write_kernel_file(base + "/cgroup.subtree_control", controller)) missing += controller;
+  }
+  if (!missing.empty()) base::log::warn("controllers_missing", {{"which", missing}});
   base_ = base;
+  limit_processes();
+}
+
+void ControlGroups::limit_processes() {
+  // What the kernel can hold at all, from the machine's memory (512 MiB: about 3,700).
+  auto const kernel = read_small_file("/proc/sys/kernel/threads-max");
+  if (!kernel) return;
+  auto const most = std::strtoull(kernel->c_str(), nullptr, 10);
+  // A reserve for the agent's own threads and the kernel's; half of the rest for any one command,
+  // so that the next one can start, look and kill.
+  auto const all = most - most / 8;
+  processes_each_ = std::to_string(std::max(all / 2, 64ULL));
+  auto const limited =
+      write_kernel_file(base_ + "/pids.max", std::to_string(std::max(all, 128ULL)));
+  if (!limited) processes_each_.clear();  // the controller is missing, which was said
 }
 
 ControlGroup ControlGroups::make() {
@@ -135,6 +159,8 @@ ControlGroup ControlGroups::make() {
   }
   os::Fd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
+  if (!processes_each_.empty() && !write_kernel_file(path + "/pids.max", processes_each_))
+    base::log::warn("processes_not_limited", {{"what", std::strerror(errno)}});
   return {std::move(path), std::move(directory)};
 }
 

@@ -54,7 +54,12 @@ class ControlGroups {
   bool available() const noexcept { return !base_.empty(); }
 
  private:
+  /// A fork bomb ends at its own command: neither the agent nor the next command is refused a
+  /// process.
+  void limit_processes();
+
   std::string base_;
+  std::string processes_each_;  // "" = no limit
   std::uint64_t next_ = 1;
   std::vector<std::string> retired_;
 };

@@ -44,6 +44,7 @@ TEST(Init, GivesTheMachineItsIdentity) {
     EXPECT_EQ(answer.status, 204) << answer.body;
     EXPECT_EQ(guest.machine.entropy, std::string(32, 'D'));
     EXPECT_EQ(guest.machine.hostname, "box-1");
+    EXPECT_EQ(guest.machine.grown, 1);
     EXPECT_EQ(guest.machine.machine_id, std::string(32, 'f'));
     EXPECT_EQ(guest.machine.clock.value(), parse_rfc3339("2031-02-03T04:05:06.500000Z").value());
     auto const envs = co_await guest.get("/envs");
@@ -57,6 +58,26 @@ TEST(Init, GivesTheMachineItsIdentity) {
       auto const events = co_await guest.run("id -un 2>/dev/null; id -u; pwd; echo $E2B_SANDBOX");
       EXPECT_NE(events.bytes("stdout").find("4242\n/usr\ntrue\n"), std::string::npos)
           << events.bytes("stdout");
+    }
+  });
+}
+
+TEST(Init, TheKeyOpensMetricsAndNothingElse) {
+  with_guest([](Guest& guest) -> asio::awaitable<void> {
+    co_await init(guest, key, R"(,"accessToken":"t1")");
+    testing::HeaderList const host{{"X-Space-Init-Key", key}};
+    testing::HeaderList const stranger{{"X-Space-Init-Key", other_key}};
+    auto const metrics = co_await guest.request("GET", "/metrics", host, "");
+    EXPECT_EQ(metrics.status, 200) << metrics.body;
+    auto const refused = co_await guest.request("GET", "/metrics", stranger, "");
+    EXPECT_EQ(refused.status, 401);
+    for (auto const& [method, path] : {std::pair("GET", "/envs"),
+                                       std::pair("GET", "/files?path=/etc/passwd"),
+                                       std::pair("POST", "/files/compose"),
+                                       std::pair("POST", "/process.Process/List"),
+                                       std::pair("POST", "/filesystem.Filesystem/Stat")}) {
+      auto const answer = co_await guest.request(method, path, host, "{}");
+      EXPECT_EQ(answer.status, 401) << path;
     }
   });
 }
@@ -138,6 +159,25 @@ TEST(ParseRfc3339, ReadsOffsetsAndFractions) {
                           "1970-01-01T00:00:00Zx"}) {
     EXPECT_FALSE(parse_rfc3339(bad)) << bad;
   }
+}
+
+TEST(Ext4Size, ReadsTheSuperblockAndNothingElse) {
+  std::string block(1024, '\0');
+  EXPECT_FALSE(ext4_size(block));
+  block[56] = '\x53';
+  block[57] = '\xef';
+  block[24] = 2;  // 4 KiB
+  block[6] = 0x10;
+  EXPECT_EQ(ext4_size(block)->blocks, 1U << 20);
+  EXPECT_EQ(ext4_size(block)->block_bytes, 4096U);
+  block[0x150] = 1;
+  EXPECT_EQ(ext4_size(block)->blocks, 1U << 20)
+      << "the high half counts in 64-bit file systems only";
+  block[96] = '\x80';
+  EXPECT_EQ(ext4_size(block)->blocks, (1ULL << 32) + (1U << 20));
+  block[24] = 7;
+  EXPECT_FALSE(ext4_size(block)) << "no such block size";
+  EXPECT_FALSE(ext4_size(block.substr(0, 100)));
 }
 
 TEST(HostsText, RenewsOurOwnLinesAndKeepsTheOthers) {

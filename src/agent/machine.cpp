@@ -5,6 +5,7 @@
 #include "base/log.hpp"
 #include "os/fd.hpp"
 
+#include <linux/fs.h>
 #include <linux/random.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -27,6 +28,9 @@ namespace {
 /// A call takes this long anyway; a smaller difference is the transport's, and the clock is not set
 /// back by it.
 constexpr std::chrono::milliseconds clock_tolerance{50};
+
+/// EXT4_IOC_RESIZE_FS, which no header for programs has.
+constexpr unsigned long ext4_resize_fs = _IOW('f', 16, std::uint64_t);
 
 void warn_errno(std::string_view event) {
   base::log::warn(event, {{"what", std::strerror(errno)}});
@@ -118,6 +122,43 @@ void GuestMachine::trust_authority(std::string const& pem) {
   auto const old = read_small_file(trusted_bundle).value_or(std::string());
   placed = place_file("/etc/ssl/certs", "ca-certificates.crt", bundle_text(old, pem));
   if (!placed) warn_failed("authorities_not_written", placed.error());
+}
+
+std::optional<Ext4Size> ext4_size(std::string_view superblock) {
+  constexpr std::size_t bytes_min = 1024;
+  constexpr std::uint64_t magic = 0xef53;
+  constexpr std::uint64_t incompat_64bit = 0x80;
+  auto const number = [&](std::size_t at, std::size_t bytes) {
+    std::uint64_t value = 0;
+    for (std::size_t i = bytes; i-- > 0;)
+      value = value << 8 | static_cast<unsigned char>(superblock[at + i]);
+    return value;
+  };
+  if (superblock.size() < bytes_min || number(56, 2) != magic) return std::nullopt;
+  auto const shift = number(24, 4);
+  if (shift > 6) return std::nullopt;
+  auto blocks = number(4, 4);
+  if ((number(96, 4) & incompat_64bit) != 0) blocks |= number(0x150, 4) << 32;
+  return Ext4Size{blocks, 1024ULL << shift};
+}
+
+void GuestMachine::grow_root() {
+  // Not to be kept waiting by whatever a root of the guest may have put there.
+  os::Fd const disk(::open(root_disk, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info{};
+  if (!disk || ::fstat(disk.get(), &info) != 0 || !S_ISBLK(info.st_mode)) return;
+  std::uint64_t bytes = 0;
+  std::string superblock(1024, '\0');
+  if (::ioctl(disk.get(), BLKGETSIZE64, &bytes) != 0) return warn_errno("disk_size_unknown");
+  if (::pread(disk.get(), superblock.data(), superblock.size(), 1024) !=
+      static_cast<ssize_t>(superblock.size()))
+    return warn_errno("disk_not_read");
+  auto const now = ext4_size(superblock);
+  // Less than a megabyte more is rounding, and not worth a write.
+  if (!now || bytes < now->blocks * now->block_bytes + (1U << 20)) return;
+  std::uint64_t wanted = bytes / now->block_bytes;
+  os::Fd const root(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!root || ::ioctl(root.get(), ext4_resize_fs, &wanted) != 0) warn_errno("root_not_grown");
 }
 
 std::string bundle_text(std::string_view old, std::string_view pem) {

@@ -3,6 +3,8 @@
 #include "base/clock.hpp"
 #include "base/result.hpp"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +24,8 @@ class Machine {
   /// Adds an authority (PEM) to those that the guest's programs trust; takes the place of the one
   /// that was added before.
   virtual void trust_authority(std::string const& pem) = 0;
+  /// Gives the root file system what its disk has beyond it.
+  virtual void grow_root() = 0;
 };
 
 /// The machine whose PID 1 we are.
@@ -32,6 +36,7 @@ class GuestMachine final : public Machine {
   void set_hostname(std::string const& hostname) override;
   void set_machine_id(std::string const& machine_id) override;
   void trust_authority(std::string const& pem) override;
+  void grow_root() override;
 };
 
 /// A process on somebody else's machine (tests): touches nothing.
@@ -46,12 +51,26 @@ class NoMachine final : public Machine {
   void set_machine_id(std::string const&) override {}
 
   void trust_authority(std::string const&) override {}
+
+  void grow_root() override {}
 };
 
 /// PID 1, from the kernel's hand-over in the initramfs to a machine that can run commands: kernel
 /// file systems, modules, the disk as root, devices, network, /etc. Fails only when there is no
 /// root file system; whatever else does not work is logged and left.
 base::Result<void> boot_machine();
+
+/// Where PID 1 finds the disk that holds the root file system.
+inline constexpr char root_disk[] = "/dev/vda";
+
+/// Blocks of an ext4 file system and their size, from the 1 KiB that begins at byte 1024 of its
+/// disk; nothing when that is no ext4 file system.
+struct Ext4Size {
+  std::uint64_t blocks = 0;
+  std::uint64_t block_bytes = 0;
+};
+
+std::optional<Ext4Size> ext4_size(std::string_view superblock);
 
 /// Makes this process the last one that the kernel takes when memory or time run short, so that a
 /// machine full of running processes can still be asked, and a deadline still kills. For the

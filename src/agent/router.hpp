@@ -8,8 +8,8 @@
 namespace agent {
 
 /// Port 49983: health, metrics, environment, /init, /files and the RPC services. Checks the access
-/// token of everything but /health, /init (which has its own key) and /files (token or signature:
-/// checked there).
+/// token of everything but /health, /init (which has its own key), /metrics (token or that key) and
+/// /files (token or signature: checked there).
 class Router final : public http::Handler {
  public:
   /// All given objects outlive the router. `files` answers GET and POST /files; `init` POST /init.
@@ -23,6 +23,9 @@ class Router final : public http::Handler {
  private:
   asio::awaitable<void> handle_rpc(http::Request& request, http::ResponseWriter& response);
   bool token_ok(http::RequestHead const& head) const;
+  /// The worker, which after its restart knows the init key but no token. It asks /metrics, and is
+  /// believed for nothing else: what the key opens is what a stolen one opens.
+  bool is_host(http::RequestHead const& head) const;
   http::Response plain_get(std::string_view path) const;
 
   Context& context_;

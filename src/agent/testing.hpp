@@ -32,6 +32,9 @@ class RecordingMachine final : public Machine {
 
   void trust_authority(std::string const& pem) override { authority = pem; }
 
+  void grow_root() override { ++grown; }
+
+  int grown = 0;
   std::optional<base::WallTime> clock;
   std::string entropy;
   std::string hostname;

@@ -95,3 +95,34 @@ def test_commands_and_files_with_bad_input(neighbour):
         sandbox.files.read("~nobody-here/x")
     with pytest.raises(Exception):
         sandbox.commands.run("true", user="no-such-user")
+
+
+def test_a_fork_bomb_ends_at_its_command_and_the_agent_goes_on(make):
+    sandbox = make()
+    groups = "/sys/fs/cgroup/commands"
+    limits = sandbox.commands.run(f"cat {groups}/pids.max $(cut -d: -f3 /proc/self/cgroup | sed 's,^,/sys/fs/cgroup,')/pids.max "
+                                  "/proc/sys/kernel/threads-max").stdout.split()
+    together, each, kernel = map(int, limits)
+    assert each < together < kernel
+    bomb = sandbox.commands.run("bash -c ':(){ :|:& };:'; sleep 1000", background=True, timeout=0)
+    time.sleep(4)
+    # The next command gets a process and its share of the processor.
+    assert sandbox.commands.run("echo alive", timeout=120).stdout == "alive\n"
+    assert sandbox.commands.kill(bomb.pid) is True
+    left = sandbox.commands.run("ps -e --no-headers | wc -l", timeout=60).stdout
+    assert int(left) < 150, left
+    assert sandbox.is_running()
+
+
+def test_a_larger_disk_is_a_larger_file_system(platform):
+    from e2b import Sandbox
+    made = platform.api("POST", "/v1/sandboxes?wait=60", {"timeout_s": 600, "disk_mib": 6144})
+    sandbox = Sandbox.connect((made.get("sandbox") or made)["id"])
+    try:
+        size, free = map(int, sandbox.commands.run("df -BM --output=size,avail / | tail -n 1 | tr -d M").stdout.split())
+        assert size > 5700 and free > 5000, (size, free)
+        # Also beyond the template's end, and sound: what is written there comes back.
+        sandbox.commands.run("fallocate -l 5G /home/user/large && echo end >> /home/user/large && tail -c 4 /home/user/large "
+                             "| grep -qx end && dmesg | grep -i 'ext4.*error' && exit 1; true", user="root", timeout=120)
+    finally:
+        assert sandbox.kill() is True
