@@ -172,6 +172,14 @@ base::Result<Gateway> Client::attach_gateway(std::uint32_t slot) const {
   return gateway;
 }
 
+base::Result<void> Client::let_through(std::uint32_t slot, Passage const& passage) const {
+  auto request = request_for(Action::let_through, slot);
+  request.passage = passage;
+  auto got = ask(path_, request, 0);
+  if (!got) return base::passing(got, "change what a slot lets through");
+  return {};
+}
+
 base::Result<void> Client::end_gateway(std::uint32_t slot) const {
   auto got = ask(path_, request_for(Action::end_gateway, slot), 0);
   if (!got) return base::passing(got, "end a gateway");

@@ -114,6 +114,8 @@ class Client {
   base::Result<Gateway> attach_gateway(std::uint32_t slot) const;
   /// Also when there is none.
   base::Result<void> end_gateway(std::uint32_t slot) const;
+  /// What the slot's rules let through to the gateway besides synthetic addresses, from now on.
+  base::Result<void> let_through(std::uint32_t slot, Passage const& passage) const;
 
  private:
   std::string path_;

@@ -167,6 +167,8 @@ Answer Host::handle(Request const& request, Passed passed) {
       return end_gateway(request.slot);
     case Action::open_memory:
       return open_memory(request.slot);
+    case Action::let_through:
+      return let_through(request.slot, request.passage);
     case Action::end_vmm:
       break;
   }

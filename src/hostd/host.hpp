@@ -87,6 +87,7 @@ class Host {
   Answer start_gateway(std::uint32_t slot);
   Answer attach_gateway(std::uint32_t slot);
   Answer end_gateway(std::uint32_t slot);
+  Answer let_through(std::uint32_t slot, Passage const& passage);
   base::Result<Answer> try_start_gateway(std::uint32_t slot);
   base::Result<void> launch_gateway(std::uint32_t slot, int errors);
   base::Result<void> connect_gateway(std::uint32_t slot, Answer& answer);

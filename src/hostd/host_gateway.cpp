@@ -6,6 +6,7 @@
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
 #include "hostd/jail_view.hpp"
+#include "hostd/slot_network.hpp"
 #include "hostd/uplink.hpp"
 #include "os/netns.hpp"
 #include "os/packet_socket.hpp"
@@ -146,6 +147,14 @@ Answer Host::attach_gateway(std::uint32_t slot) {
 Answer Host::end_gateway(std::uint32_t slot) {
   auto cleared = clear_gateway(slot);
   if (!cleared) return failed(cleared.error(), "gateway_not_ended", slot);
+  return answer_of(Status::ok);
+}
+
+Answer Host::let_through(std::uint32_t slot, Passage const& passage) {
+  auto netns = netns_of(slot);
+  if (!netns) return answer_of(Status::absent, "no such slot");
+  auto changed = hostd::let_through(os::FdRef(*netns), passage);
+  if (!changed) return failed(changed.error(), "passage_not_changed", slot);
   return answer_of(Status::ok);
 }
 

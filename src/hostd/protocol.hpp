@@ -38,6 +38,7 @@ enum class Action : std::uint32_t {
   open_memory,  // slot → fds: [page map, memory] of the VMM that runs there, for reading alone: how
                 // a stopped machine's memory is kept (/proc/PID/pagemap and mem, which tell no
                 // other user)
+  let_through,  // slot, passage → in force: what of the guest's packets may go to its gateway
 };
 
 enum class Status : std::int32_t {
@@ -71,6 +72,20 @@ struct Machine {
   std::uint64_t tsc_khz = 0;              // measured by the worker
 };
 
+struct Network {
+  std::uint32_t address = 0;  // host byte order, no bits beyond the length
+  std::uint32_t bits = 0;
+};
+
+inline constexpr std::size_t networks_max = 128;
+
+/// Besides the addresses that the DNS front gives out. Replaces what was let through before.
+struct Passage {
+  std::uint32_t named = 0;  // 1: TCP ports 80 and 443 of any address
+  std::uint32_t count = 0;
+  std::array<Network, networks_max> networks{};  // TCP to any port; zero beyond `count`
+};
+
 struct Request {
   std::uint32_t version = protocol_version;
   Action action = Action::hello;
@@ -79,6 +94,7 @@ struct Request {
   std::uint64_t epoch = 0;
   std::array<char, 24> sandbox{};  // base::SandboxId, zero-padded
   Machine machine;
+  Passage passage;
 };
 
 /// exited: the VMM is gone, end_vmm is due. spent: its VMM was ended, only remove_slot is left.

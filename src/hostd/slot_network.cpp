@@ -123,6 +123,23 @@ base::Result<void> limit_network(os::FdRef netns, std::uint64_t bytes_per_s) {
   return load_rules(rules);
 }
 
+base::Result<void> let_through(os::FdRef netns, Passage const& passage) {
+  std::string rules =
+      "flush set netdev guard dst_policy\n"
+      "flush set netdev guard ports_policy\n";
+  for (auto const& [address, bits] : std::span(passage.networks).first(passage.count))
+    rules += fmt::format("add element netdev guard dst_policy {{ {}.{}.{}.{}/{} }}\n",
+                         address >> 24,
+                         address >> 16 & 255,
+                         address >> 8 & 255,
+                         address & 255,
+                         bits);
+  if (passage.named != 0) rules += "add element netdev guard ports_policy { 80, 443 }\n";
+  auto inside = os::InNetns::enter(netns);
+  if (!inside) return base::passing(inside);
+  return load_rules(rules);
+}
+
 base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port) {
   os::Fd socket;
   {

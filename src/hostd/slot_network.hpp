@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hostd/protocol.hpp"
 #include "os/fd.hpp"
 
 #include <cstdint>
@@ -29,6 +30,10 @@ base::Result<os::Fd> reopen_tap(os::FdRef netns);
 /// 64 KiB). In the slot's kernel rules, where a VMM that was taken over cannot change it. Once per
 /// slot.
 base::Result<void> limit_network(os::FdRef netns, std::uint64_t bytes_per_s);
+
+/// Replaces what the guard lets through to the gateway besides synthetic addresses, in one
+/// transaction. The passage was validated.
+base::Result<void> let_through(os::FdRef netns, Passage const& passage);
 
 /// A marked, non-blocking TCP socket in the namespace, connecting to the guest's `port`.
 base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port);

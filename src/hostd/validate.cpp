@@ -51,6 +51,19 @@ std::string_view fault_in_sandbox(std::array<char, 24> const& bytes) {
   return {};
 }
 
+std::string_view fault_in_passage(Passage const& passage) {
+  if (passage.named > 1) return "named: 0 or 1";
+  if (passage.count > networks_max) return "count: too many networks";
+  for (std::size_t i = 0; i < networks_max; ++i) {
+    auto const& [address, bits] = passage.networks[i];
+    if (i >= passage.count && (address != 0 || bits != 0)) return "networks: more than counted";
+    if (bits > 32) return "networks: a length is 0 to 32";
+    auto const beyond = bits == 32 ? 0U : ~0U >> bits;
+    if ((address & beyond) != 0) return "networks: bits beyond the length";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view fault_in(Request const& request, Bounds const& bounds) {
@@ -58,7 +71,7 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   auto const action = request.action;
   if (!in(static_cast<std::uint32_t>(action),
           static_cast<std::uint32_t>(Action::hello),
-          static_cast<std::uint32_t>(Action::open_memory))) {
+          static_cast<std::uint32_t>(Action::let_through))) {
     return "action: unknown";
   }
   if (action == Action::hello ? request.slot != 0 : request.slot >= bounds.slots)

@@ -94,6 +94,40 @@ INSTANTIATE_TEST_SUITE_P(
             Action::attach_vmm,
             [](Request& r) { put_sandbox(r, "i0123456789abcdefghij"); },
             "sandbox"},
+        Bad{"a passage for another action",
+            Action::make_slot,
+            [](Request& r) { r.passage.named = 1; },
+            "passage"},
+        Bad{"named 2", Action::let_through, [](Request& r) { r.passage.named = 2; }, "named"},
+        Bad{"more networks than fit",
+            Action::let_through,
+            [](Request& r) { r.passage.count = networks_max + 1; },
+            "count"},
+        Bad{"a network beyond the count",
+            Action::let_through,
+            [](Request& r) { r.passage.networks[0].bits = 8; },
+            "networks"},
+        Bad{"a network of 33 bits",
+            Action::let_through,
+            [](Request& r) {
+              r.passage.count = 1;
+              r.passage.networks[0] = {.address = 0, .bits = 33};
+            },
+            "networks"},
+        Bad{"bits beyond the length",
+            Action::let_through,
+            [](Request& r) {
+              r.passage.count = 1;
+              r.passage.networks[0] = {.address = 0x0a000001, .bits = 8};
+            },
+            "networks"},
+        Bad{"bits beyond no length at all",
+            Action::let_through,
+            [](Request& r) {
+              r.passage.count = 1;
+              r.passage.networks[0] = {.address = 1, .bits = 0};
+            },
+            "networks"},
         Bad{"no sandbox", Action::start_vmm, [](Request& r) { put_sandbox(r, ""); }, "sandbox"},
         Bad{"another kind of id",
             Action::start_vmm,

@@ -63,6 +63,7 @@ GatewayLink::GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest)
 
 void GatewayLink::begin(bool adopt) {
   guest_knows_one_ = adopt;
+  if (!adopt) reach_.emplace();  // as slots are made
   tasks_.spawn("gateway", live(adopt));
 }
 
@@ -118,6 +119,16 @@ async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
       co_return base::passing(gateway);
   }
   bool const fresh = !gateway;
+  // Before a gateway listens the slot refuses whatever this lets through.
+  auto reach = domain::reach_of(wanted_.policy);
+  if (!reach) {
+    state_ = State::off;
+    error_ = reach.error();
+    changed_.notify_all();
+    co_return base::passing(reach);
+  }
+  auto told = co_await let_through(std::move(*reach));
+  if (!told) co_return base::passing(told);
   if (fresh) {
     gateway = co_await async::blocking(
         [client = host_.hostd, slot = wanted_.slot]() -> base::Result<hostd::Gateway> {
@@ -282,6 +293,16 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
   if (state_ != State::open)
     co_return base::fail(base::Code::unavailable,
                          error_ ? error_->message() : "the sandbox's gateway is being replaced");
+  auto const before = domain::reach_of(wanted_.policy);
+  auto const after = domain::reach_of(policy);
+  if (!after) co_return std::unexpected(after.error());
+  // What is taken away goes first in the slot's rules and then at the gateway; what is given comes
+  // in the opposite order. So at no time more is let through than both policies allow.
+  auto told = co_await let_through(before ? domain::common(*before, *after) : domain::Reach{});
+  if (!told) {
+    co_await switch_off("the rules of its slot could not be changed");
+    co_return std::unexpected(*error_);
+  }
   applied_.reset();
   wire::GatewayCommand command;
   command.policy = policy;
@@ -294,7 +315,13 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
     co_await switch_off("a policy was not acknowledged in time");
     co_return std::unexpected(*error_);
   }
-  if (!applied_->error.empty()) co_return base::fail(base::Code::invalid_argument, applied_->error);
+  bool const refused = !applied_->error.empty();
+  told = co_await let_through(!refused ? *after : before ? *before : domain::Reach{});
+  if (!told) {
+    co_await switch_off("the rules of its slot could not be changed");
+    co_return std::unexpected(*error_);
+  }
+  if (refused) co_return base::fail(base::Code::invalid_argument, applied_->error);
   wanted_.policy = std::move(policy);
   if (credentials) {
     wanted_.credentials = std::move(*credentials);
@@ -303,6 +330,25 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
     if (!leased) co_return base::passing(leased, "lease the credentials");
   }
   co_return *applied_;
+}
+
+async::Task<void> GatewayLink::let_through(domain::Reach reach) {
+  if (reach_ && *reach_ == reach) co_return base::Result<void>();
+  hostd::Passage passage;
+  passage.named = reach.named ? 1 : 0;
+  // Too many only between two policies that have little in common: none is less than what both let
+  // through.
+  if (reach.networks.size() > hostd::networks_max) reach.networks.clear();
+  for (auto const& [address, bits] : reach.networks)
+    passage.networks.at(passage.count++) = {.address = address, .bits = bits};
+  reach_.reset();
+  if (SPACE_FAULT("worker.gateway.let_through"))
+    co_return base::fail(base::Code::internal, "a fault was injected here");
+  auto done = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, passage] {
+    return client.let_through(slot, passage);
+  });
+  if (done) reach_ = std::move(reach);
+  co_return done;
 }
 
 asio::awaitable<void> GatewayLink::switch_off(std::string reason) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "domain/reach.hpp"
 #include "hostd/client.hpp"
 #include "http/client.hpp"
 #include "net/byte_stream.hpp"
@@ -74,6 +75,8 @@ class GatewayLink {
   boost::asio::awaitable<void> wait_applied();
   boost::asio::awaitable<void> wait_settled();
   boost::asio::awaitable<void> switch_off(std::string reason);
+  /// Tells the slot's rules.
+  async::Task<void> let_through(domain::Reach reach);
   async::Task<void> put_leases();
   async::Task<void> send(wire::GatewayCommand command);
   void on_event(wire::GatewayEvent event);
@@ -92,6 +95,7 @@ class GatewayLink {
   bool guest_knows_one_ = false;  // an authority, which a new gateway's takes the place of
   std::optional<wire::GatewayApplied> applied_;
   std::deque<base::SteadyTime> crashes_;
+  std::optional<domain::Reach> reach_;  // of the slot's rules; nothing: not known
   base::SteadyTime leases_due_{};
   async::Turnstile changing_;
   async::Turnstile writing_;

@@ -2,6 +2,7 @@
 // everything else is refused or dropped, and nothing ever leaves. No other process is needed: the
 // test holds the tap in place of a VMM.
 
+#include "hostd/gateway_sockets.hpp"
 #include "hostd/nft.hpp"
 #include "hostd/slot_network.hpp"
 #include "integration/hostd_fixture.hpp"
@@ -258,6 +259,121 @@ TEST_F(Slot, WhatAGuestProgramTriesIsRefusedAtOnce) {
   EXPECT_TRUE(unreachable(gateway, 53)) << "names cannot be asked: a program shall know at once";
   EXPECT_TRUE(unreachable(foreign, 53));
   EXPECT_TRUE(unreachable(foreign, 123));
+}
+
+/// What the gateway's listener in the slot gets of the guest's connections.
+class Passage : public Slot {
+ protected:
+  void SetUp() override {
+    Slot::SetUp();
+    auto sockets = hostd::open_gateway_sockets(netns_);
+    ASSERT_TRUE(sockets) << sockets.error().message();
+    gateway_ = std::move(*sockets);
+  }
+
+  void let_through(std::vector<hostd::Network> const& networks, bool named = false) {
+    hostd::Passage passage;
+    passage.named = named ? 1 : 0;
+    for (auto const& one : networks)
+      passage.networks.at(passage.count++) = one;
+    auto changed = hostd::let_through(netns_, passage);
+    ASSERT_TRUE(changed) << changed.error().detail();
+  }
+
+  std::optional<Seen> answer_to(Address const& to,
+                                std::uint16_t port,
+                                std::uint8_t flags,
+                                std::uint32_t acknowledged = 0) {
+    peer_->drain();
+    peer_->send_ip({.to = to, .protocol = 6}, tcp(guest, to, 40'000, port, flags, 1, acknowledged));
+    return peer_->receive([&](auto const& s) { return s.ip.protocol == 6 && s.ip.from == to; });
+  }
+
+  bool reaches(Address const& to, std::uint16_t port) {
+    auto const answer = answer_to(to, port, 2);
+    if (!answer) return false;
+    if (!is_reset(*answer)) {
+      // Ends it, so that the next question from the same port is a new connection.
+      peer_->send_ip({.to = to, .protocol = 6}, tcp(guest, to, 40'000, port, 4, 2, 0));
+    }
+    return !is_reset(*answer);
+  }
+
+  hostd::GatewaySockets gateway_;
+};
+
+constexpr hostd::Network documentation{.address = 0xcb007100, .bits = 24};  // 203.0.113.0/24
+constexpr hostd::Network everywhere{.address = 0, .bits = 0};
+
+TEST_F(Passage, AtFirstOnlySyntheticAddressesReachTheGateway) {
+  EXPECT_TRUE(reaches(synthetic, 443));
+  EXPECT_FALSE(reaches(foreign, 443));
+  EXPECT_FALSE(reaches(foreign, 7));
+}
+
+TEST_F(Passage, ANetworkOfThePolicyReachesTheGatewayAtAnyPort) {
+  let_through({documentation, {.address = 0x08080808, .bits = 32}});
+  EXPECT_TRUE(reaches(foreign, 7));
+  EXPECT_TRUE(reaches(foreign, 443));
+  EXPECT_TRUE(reaches({8, 8, 8, 8}, 7));
+  EXPECT_FALSE(reaches({8, 8, 8, 9}, 7));
+  EXPECT_TRUE(reaches(synthetic, 443));
+  let_through({});
+  EXPECT_FALSE(reaches(foreign, 7));
+  EXPECT_TRUE(reaches(synthetic, 443));
+}
+
+TEST_F(Passage, ConnectionsThatSayTheirNameReachItAtTwoPorts) {
+  let_through({}, true);
+  EXPECT_TRUE(reaches(foreign, 443));
+  EXPECT_TRUE(reaches(foreign, 80));
+  EXPECT_FALSE(reaches(foreign, 22));
+  let_through({});
+  EXPECT_FALSE(reaches(foreign, 443));
+}
+
+TEST_F(Passage, NoPolicyOpensWhatIsNeverOpen) {
+  let_through({everywhere}, true);
+  EXPECT_TRUE(reaches(foreign, 7)) << "the control";
+  for (auto const& never : {metadata,
+                            gateway,
+                            Address{127, 0, 0, 1},
+                            Address{224, 0, 0, 1},
+                            Address{255, 255, 255, 255},
+                            Address{0, 0, 0, 1}})
+    EXPECT_FALSE(reaches(never, 443)) << int{never[0]};
+}
+
+TEST_F(Passage, WhatIsTakenAwayEndsLiveConnections) {
+  let_through({documentation});
+  auto const opened = answer_to(foreign, 7, 2);
+  ASSERT_TRUE(opened);
+  ASSERT_FALSE(is_reset(*opened));
+  auto const& head = opened->payload;
+  auto const sequence = std::uint32_t{head[4]} << 24U | std::uint32_t{head[5]} << 16U |
+                        std::uint32_t{head[6]} << 8U | head[7];
+  peer_->send_ip({.to = foreign, .protocol = 6},
+                 tcp(guest, foreign, 40'000, 7, 16, 2, sequence + 1));
+  os::Fd flow;
+  ASSERT_TRUE(eventually([&] {
+    flow = os::Fd(::accept4(gateway_.tcp.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    return static_cast<bool>(flow);
+  }));
+  let_through({});
+  auto const refused = answer_to(foreign, 7, 16 | 8, sequence + 1);
+  ASSERT_TRUE(refused);
+  EXPECT_TRUE(is_reset(*refused));
+  char byte = 0;
+  EXPECT_EQ(::recv(flow.get(), &byte, 1, 0), -1) << "nothing of it came to the gateway";
+}
+
+TEST_F(Passage, AsManyNetworksAsFitAreTakenAtOnce) {
+  std::vector<hostd::Network> many;
+  for (std::uint32_t i = 0; i < hostd::networks_max; ++i)
+    many.push_back({.address = 0x0b000000 + (i << 8U), .bits = 24});
+  let_through(many);
+  EXPECT_TRUE(reaches({11, 0, 127, 1}, 7));
+  EXPECT_FALSE(reaches({11, 0, 128, 1}, 7));
 }
 
 TEST_F(Slot, AServiceInTheSlotIsOutOfReach) {
