@@ -83,6 +83,12 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
     auto const sandbox = fault_in_sandbox(request.sandbox);
     return !sandbox.empty() ? sandbox : fault_in_machine(request.machine, bounds.kvm);
   }
+  if (action == Action::let_through) {
+    auto const passage = fault_in_passage(request.passage);
+    if (!passage.empty()) return passage;
+  } else if (request.passage.count != 0 || request.passage.named != 0) {
+    return "passage: for let_through only";
+  }
   if (request.epoch != 0) return "epoch: for start_vmm only";
   if (request.sandbox != std::array<char, 24>{}) return "sandbox: for start_vmm only";
   return {};
