@@ -85,8 +85,10 @@ bool fits(wire::CredentialBinding const& binding, wire::Use const& request) {
     return false;
   if (binding.paths.empty()) return true;
   if (domain::is_ambiguous_path(request.path)) return false;
-  return std::ranges::any_of(
-      binding.paths, [&](auto const& glob) { return domain::path_matches(glob, request.path); });
+  auto const plain = domain::plain_path(request.path);
+  return std::ranges::any_of(binding.paths, [&](auto const& glob) {
+    return domain::path_matches(glob, request.path) && domain::path_matches(glob, plain);
+  });
 }
 
 wire::Used refused(std::string_view code, std::string message) {

@@ -3,23 +3,51 @@
 namespace domain {
 namespace {
 
-bool is_escape_of(std::string_view text, std::size_t at, std::string_view hex) noexcept {
-  if (at + 2 >= text.size()) return false;
-  auto const lower = [](char c) {
-    return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
-  return lower(text[at + 1]) == hex[0] && lower(text[at + 2]) == hex[1];
+int hex_digit(char c) noexcept {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
 }
 
-bool is_ambiguous_escape(std::string_view path, std::size_t at) noexcept {
-  // %2f and %5c become separators for some servers, %2e dot segments, %25 a second decoding, %00
-  // the end.
-  for (std::string_view hex : {"2f", "5c", "2e", "25", "00", "3b", "0d", "0a", "09"})
-    if (is_escape_of(path, at, hex)) return true;
-  auto const is_hex = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-  };
-  return at + 2 >= path.size() || !is_hex(path[at + 1]) || !is_hex(path[at + 2]);
+/// The byte that the escape at `at` stands for; -1 when it is none.
+int escaped_byte(std::string_view path, std::size_t at) noexcept {
+  if (at + 2 >= path.size() || path[at] != '%') return -1;
+  int const high = hex_digit(path[at + 1]);
+  int const low = hex_digit(path[at + 2]);
+  return high < 0 || low < 0 ? -1 : high << 4 | low;
+}
+
+/// Number of escapes of the UTF-8 sequence that begins at `at`; 0 when it is no valid one. An
+/// overlong form (%c0%ae) is a dot to a careless server.
+std::size_t utf8_escapes(std::string_view path, std::size_t at) noexcept {
+  int const lead = escaped_byte(path, at);
+  std::size_t const count = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4) return 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    int const next = escaped_byte(path, at + 3 * i);
+    int const least = i == 1 && lead == 0xe0 ? 0xa0 : i == 1 && lead == 0xf0 ? 0x90 : 0x80;
+    int const most = i == 1 && lead == 0xed ? 0x9f : i == 1 && lead == 0xf4 ? 0x8f : 0xbf;
+    if (next < least || next > most) return 0;
+  }
+  return count;
+}
+
+/// What needs no escape has none in an honest path: %73ecret is "secret" to a server and another
+/// word to a rule. A separator, a dot, a percent sign or a control byte is read in two ways.
+bool is_ambiguous_byte(int byte) noexcept {
+  if (byte <= 0x20) return byte != 0x20;
+  if ((byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z'))
+    return true;
+  return byte == 0x7f ||
+         std::string_view("-._~/\\%;").find(static_cast<char>(byte)) != std::string_view::npos;
+}
+
+/// Characters of the escapes at `at` that mean one thing to everybody; 0 = ambiguous.
+std::size_t clear_escape(std::string_view path, std::size_t at) noexcept {
+  int const byte = escaped_byte(path, at);
+  if (byte >= 0x80) return 3 * utf8_escapes(path, at);
+  return byte < 0 || is_ambiguous_byte(byte) ? 0 : 3;
 }
 
 }  // namespace
@@ -29,7 +57,12 @@ bool is_ambiguous_path(std::string_view path) noexcept {
   for (std::size_t i = 0; i < path.size(); ++i) {
     auto const c = static_cast<unsigned char>(path[i]);
     if (c <= 0x20 || c >= 0x7f || c == '\\' || c == ';') return true;
-    if (c == '%' && is_ambiguous_escape(path, i)) return true;
+    if (c == '%') {
+      auto const length = clear_escape(path, i);
+      if (length == 0) return true;
+      i += length - 1;
+      continue;
+    }
     if (c != '/') continue;
     auto const rest = path.substr(i + 1);
     if (rest.starts_with('/')) return true;
@@ -37,6 +70,20 @@ bool is_ambiguous_path(std::string_view path) noexcept {
     if (segment == "." || segment == "..") return true;
   }
   return false;
+}
+
+std::string plain_path(std::string_view path) {
+  std::string out;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    int const byte = escaped_byte(path, i);
+    if (byte > 0x20 && byte < 0x7f) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += path[i];
+    }
+  }
+  return out;
 }
 
 bool path_matches(std::string_view glob, std::string_view path) noexcept {

@@ -106,12 +106,14 @@ bool looks_at_paths(PolicyRule const& rule) {
 /// Length of the longest literal prefix among the globs that match, plus one; 0 = no match.
 std::size_t path_rank(PolicyRule const& rule, std::string_view path) {
   if (!looks_at_paths(rule)) return 1;
+  auto const plain = plain_path(path);
   for (auto const& glob : rule.http->deny_paths)
-    if (path_matches(glob, path)) return 0;
+    if (path_matches(glob, path) || path_matches(glob, plain)) return 0;
   if (rule.http->paths.empty()) return 1;
   std::size_t best = 0;
   for (auto const& glob : rule.http->paths)
-    if (path_matches(glob, path)) best = std::max(best, literal_length(glob) + 1);
+    if (path_matches(glob, path) && path_matches(glob, plain))
+      best = std::max(best, literal_length(glob) + 1);
   return best;
 }
 
@@ -152,7 +154,7 @@ std::optional<Decision> find_denial(Level const& level,
       // A deny rule with an `http` part speaks of requests only; without one it closes the host.
       if (rule.http && (!request || !method_fits(rule, request->method))) continue;
       if (rule.http && looks_at_paths(rule) && !is_ambiguous_path(request->path) &&
-          path_rank(rule, request->path) == 0)
+          path_rank(rule, request->path) == 0 && path_rank(rule, plain_path(request->path)) == 0)
         continue;
       found = denied(Reason::denied_by_rule, level, rule.id);
       return true;

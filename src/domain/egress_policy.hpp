@@ -98,4 +98,8 @@ bool path_matches(std::string_view glob, std::string_view path) noexcept;
 /// paths.
 bool is_ambiguous_path(std::string_view path) noexcept;
 
+/// The path with what could stand plainly in it (`+`, `@`, `:`, …) standing plainly: how a server may
+/// read it. What is denied is denied in both readings, what is allowed must be so in both.
+std::string plain_path(std::string_view path);
+
 }  // namespace domain

@@ -196,28 +196,24 @@ TEST(PathGlob, StarsStayInTheirSegmentAndDoubleStarsCross) {
 }
 
 TEST(PathGlob, AmbiguousPathsAreTold) {
-  for (std::string_view bad : {"/a/../b",
-                               "/a/./b",
-                               "/..",
-                               "/a//b",
-                               "/a%2fb",
-                               "/a%2Fb",
-                               "/a%5Cb",
-                               "/%2e%2e/",
-                               "/a%252f",
-                               "/a\\b",
-                               "/a;x",
-                               "/a%0d",
-                               "/a%",
-                               "/a%zz",
-                               "a",
-                               "",
-                               "/a b",
-                               "/\x7f"}) {
+  for (std::string_view bad :
+       {"/a/../b",    "/a/./b",  "/..",   "/a//b", "/a%2fb",    "/a%2Fb",   "/a%5Cb",
+        "/%2e%2e/",   "/a%252f", "/a\\b", "/a;x",  "/a%0d",     "/a%",      "/a%zz",
+        "a",          "",        "/a b",  "/\x7f", "/%73ecret", "/%7euser", "/%c0%ae%c0%ae/x",
+        "/%ed%a0%80", "/%ff",    "/%c3",  "/%c3x"}) {
     EXPECT_TRUE(is_ambiguous_path(bad)) << bad;
   }
-  for (std::string_view fine : {"/", "/a", "/a/b.c", "/a/..b", "/a%20b", "/v1/x:y@z"})
+  for (std::string_view fine :
+       {"/", "/a", "/a/b.c", "/a/..b", "/a%20b", "/v1/x:y@z", "/%c3%a4", "/%F0%9F%98%80", "/a%2Bb"})
     EXPECT_FALSE(is_ambiguous_path(fine)) << fine;
+}
+
+TEST(EgressPolicy, JudgesAPathInBothOfItsReadings) {
+  auto const policy = policy_of({{"sandbox", R"({"posture":"allowlist","rules":[
+      {"id":"a","hosts":["a.example"],"http":{"paths":["/pub/**","/x+y/**"],"deny_paths":["/pub/@keys/**"]}}]})"}});
+  EXPECT_EQ(request(*policy, "a.example", "GET", "/pub/a%2Bb"), Reason::allowed);
+  EXPECT_EQ(request(*policy, "a.example", "GET", "/pub/%40keys/x"), Reason::path_not_allowed);
+  EXPECT_EQ(request(*policy, "a.example", "GET", "/x%2By/z"), Reason::path_not_allowed);
 }
 
 TEST(PolicyLint, SaysWhatIsProbablyNotMeant) {

@@ -192,6 +192,7 @@ class HttpServer {
     std::vector<Injected> out;
     auto const* rule = decision.rule_text;
     if (!rule) co_return out;
+    if (rule->http || !rule->inject.empty()) strip_rewrites(head);
     if (rule->guest_auth == wire::GuestAuth::strip || !rule->inject.empty()) strip_guest_auth(head);
     for (auto const& one : rule->inject) {
       if (!tls_) co_return base::fail(base::Code::denied, "a credential is sent over TLS only");

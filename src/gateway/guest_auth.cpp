@@ -42,6 +42,27 @@ constexpr std::string_view carrier_parameters[] = {
     "sig",
 };
 
+/// With these a server behind a careless front takes another path, host or method than the one that
+/// was judged.
+constexpr std::string_view rewrite_headers[] = {
+    "forwarded",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-prefix",
+    "x-forwarded-path",
+    "x-forwarded-uri",
+    "x-forwarded-server",
+    "x-host",
+    "x-original-host",
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+};
+
 struct Profile {
   std::string_view host;    // exact, or ".suffix"
   std::string_view method;  // "" = any
@@ -123,10 +144,20 @@ void strip_guest_auth(RequestHead& head) {
   }
 }
 
+void strip_rewrites(RequestHead& head) {
+  std::erase_if(head.fields,
+                [](Field const& field) { return contains(rewrite_headers, lower(field.name)); });
+}
+
 bool mints_credentials(std::string_view host, std::string_view method, std::string_view path) {
+  // Servers forgive case, a slash at the end and needless escapes; a path that can be read in two
+  // ways could be any of these endpoints.
+  auto plain = lower(domain::plain_path(path));
+  while (plain.size() > 1 && plain.ends_with('/'))
+    plain.pop_back();
   return std::ranges::any_of(minting, [&](Profile const& profile) {
-    return host == profile.host && (profile.method.empty() || profile.method == method) &&
-           domain::path_matches(profile.glob, path);
+    if (host != profile.host || (!profile.method.empty() && profile.method != method)) return false;
+    return domain::is_ambiguous_path(path) || domain::path_matches(profile.glob, plain);
   });
 }
 

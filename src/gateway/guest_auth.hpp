@@ -10,6 +10,10 @@ namespace gateway {
 /// src/gateway/guest_auth.cpp.
 void strip_guest_auth(RequestHead& head);
 
+/// Takes out header fields that make servers behind proxies use another path, host, scheme or method
+/// than the request line says. For requests under rules that look at those.
+void strip_rewrites(RequestHead& head);
+
 /// Paths at which well-known APIs give out new credentials. An injected credential must not be used
 /// to mint another one that the guest could keep: requests there are refused whenever a rule
 /// injects. `host` picks the profile.

@@ -295,6 +295,8 @@ base::Result<RequestHead> parse_request_head(std::string_view bytes,
     head.expect_continue = true;
   }
   drop_hop_by_hop(*fields);
+  // Many servers read `_` as `-`: Transfer_Encoding would be the field that we did not see.
+  std::erase_if(fields->all, [](Field const& field) { return field.name.contains('_'); });
   remove_named(fields->all, "host");
   remove_named(fields->all, "expect");
   head.fields = std::move(fields->all);

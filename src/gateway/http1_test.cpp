@@ -88,6 +88,14 @@ TEST(RequestHead, RefusesWhatTwoServersCouldReadDifferently) {
     EXPECT_NE(refusal(head), "") << head;
 }
 
+TEST(RequestHead, DropsNamesThatServersReadAsOthers) {
+  auto const head = parse_request_head(
+      "GET / HTTP/1.1\r\nHost: a.example\r\nTransfer_Encoding: chunked\r\nA: b\r\n\r\n", 80);
+  ASSERT_TRUE(head);
+  ASSERT_EQ(head->fields.size(), 1U);
+  EXPECT_EQ(head->fields[0].name, "A");
+}
+
 TEST(RequestHead, AcceptsWhatIsPlain) {
   EXPECT_EQ(refusal("POST /x HTTP/1.1\r\nHost: a.example:8443\r\nContent-Length: 0\r\n\r\n"), "");
   EXPECT_EQ(refusal("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n"), "");

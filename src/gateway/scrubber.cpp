@@ -50,6 +50,14 @@ std::string percent(std::string_view value, bool upper) {
   return out;
 }
 
+/// Every byte, also those that need it not.
+std::string percent_all(std::string_view value, bool upper) {
+  std::string out;
+  for (char const c : value)
+    out += "%" + hex(std::string_view(&c, 1), upper);
+  return out;
+}
+
 std::string json_escaped(std::string_view value) {
   std::string out;
   for (char const c : value) {
@@ -66,6 +74,8 @@ Scrubber::Scrubber(std::string_view value) {
   patterns_ = {std::string(value),
                percent(value, false),
                percent(value, true),
+               percent_all(value, false),
+               percent_all(value, true),
                json_escaped(value),
                hex(value, false),
                hex(value, true)};

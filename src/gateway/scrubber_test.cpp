@@ -13,6 +13,7 @@ TEST(Scrubber, FindsTheEncodingsOfEchoEndpoints) {
            std::string("sk-%22live%2F0123456789%2Babc"),
            std::string("sk-%22live%2f0123456789%2babc"),
            std::string("sk-\\\"live\\/0123456789+abc"),
+           std::string("%73%6b%2d%22%6c%69%76%65%2f%30%31%32%33%34%35%36%37%38%39%2b%61%62%63"),
            std::string("736b2d226c6976652f303132333435363738392b616263"),
            std::string("736B2D226C6976652F303132333435363738392B616263"),
            std::string("c2stImxpdmUvMDEyMzQ1Njc4OSthYmM"),     // base64 of the value
