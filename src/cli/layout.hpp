@@ -29,11 +29,6 @@ inline constexpr std::array all_services = {Service::database,
                                             Service::proxy};
 std::string_view name_of(Service service) noexcept;
 
-/// Without an uplink there is no gateway that could use a credential: no broker then.
-inline bool has_broker(wire::Config const& config) {
-  return config.uplink != "none";
-}
-
 struct User {
   uid_t uid = 0;
   gid_t gid = 0;

@@ -2,18 +2,14 @@
 
 #include "cli/doctor.hpp"
 #include "cli/env_verb.hpp"
+#include "cli/parse_tree.hpp"
 #include "cli/up.hpp"
 #include "cli/verbs.hpp"
-
-#include <functional>
 
 #include <CLI/CLI.hpp>
 
 namespace cli {
 namespace {
-
-/// What a parsed command line will do.
-using Action = std::function<int()>;
 
 template <class T>
 void optional_option(CLI::App* app,
@@ -147,37 +143,6 @@ void add_doctor(CLI::App& root, Action& action, Global const& global) {
   });
 }
 
-/// Everything that the verbs' declarations share: the root, what will be done, the global flags.
-struct Tree {
-  CLI::App& root;
-  Action& action;
-  Global const& global;
-
-  CLI::App* noun(std::string const& name, std::string const& help) const {
-    return root.add_subcommand(name, help)->require_subcommand(1);
-  }
-
-  /// A verb that talks to the API: `run` is called with the options that were parsed.
-  template <class Options>
-  void verb(CLI::App* app,
-            std::shared_ptr<Options> options,
-            asio::awaitable<int> (*run)(Session, Options)) const {
-    app->callback([this_action = &action, global_flags = &global, options, run] {
-      *this_action = [global_flags, options, run] {
-        return run_verb(*global_flags,
-                        [options, run](Session session) { return run(session, *options); });
-      };
-    });
-  }
-
-  /// The same for a verb of other arguments.
-  void verb(CLI::App* app, Verb run) const {
-    app->callback([this_action = &action, global_flags = &global, run] {
-      *this_action = [global_flags, run] { return run_verb(*global_flags, run); };
-    });
-  }
-};
-
 void add_sandbox_create(Tree const& tree, CLI::App* noun) {
   auto options = std::make_shared<CreateOptions>();
   auto* app = noun->add_subcommand("create", "Make a sandbox and print its id");
@@ -191,11 +156,17 @@ void add_sandbox_create(Tree const& tree, CLI::App* noun) {
       ->allow_extra_args(false);
   app->add_option("-m,--metadata", options->metadata, "NAME=VALUE to find it by; may be repeated")
       ->allow_extra_args(false);
+  app->add_option("--allow",
+                  options->allow,
+                  "HOST[:PORT][:METHOD[,METHOD]][:PATH] that it may reach; may be repeated")
+      ->allow_extra_args(false);
+  app->add_option("--policy", options->policy_file, "a whole policy as JSON, from a file or -");
   app->add_flag("--insecure", options->insecure, "no access token: whoever reaches it may use it");
   app->add_flag("--no-wait", options->no_wait, "return before it runs");
   app->footer(
       "Examples:\n  space sandbox create\n  id=$(space sandbox create --memory 1GiB --timeout 30m "
-      "-m task=7)");
+      "-m task=7)\n  space sandbox create --allow packages.example --allow "
+      "'api.llm.example:POST:/v1/messages'");
   tree.verb(app, options, &sandbox_create);
 }
 
@@ -429,6 +400,14 @@ int usage_error(CLI::App const& root,
 
 }  // namespace
 
+CLI::App* Tree::noun(std::string const& name, std::string const& help) const {
+  return root.add_subcommand(name, help)->require_subcommand(1);
+}
+
+void Tree::then(CLI::App* app, Action what) const {
+  app->callback([into = &action, what = std::move(what)] { *into = what; });
+}
+
 int run(std::vector<std::string> const& arguments) {
   CLI::App root("Sandboxes for AI agents: every task in its own micro virtual machine.", "space");
   root.require_subcommand(1);
@@ -451,6 +430,9 @@ int run(std::vector<std::string> const& arguments) {
   add_sandbox(tree);
   add_commands(tree);
   add_key(tree);
+  add_policy(tree);
+  add_credential(tree);
+  add_audit(tree);
   add_lists(tree);
   add_local(tree);
   add_bench(tree);

@@ -1,5 +1,7 @@
 #include "cli/verbs.hpp"
 
+#include "cli/policy_verbs.hpp"
+
 namespace cli {
 namespace {
 
@@ -42,6 +44,9 @@ base::Result<json::object> body_of(CreateOptions const& options) {
   }
   if (!options.on_timeout.empty()) body["on_timeout"] = options.on_timeout;
   if (options.insecure) body["secure"] = false;
+  auto policy = policy_of(options.allow, options.policy_file);
+  if (!policy) return base::passing(policy);
+  if (*policy) body["policy"] = std::move(**policy);
   for (auto const& [key, pairs] :
        {std::pair("env", &options.env), std::pair("metadata", &options.metadata)}) {
     if (pairs->empty()) continue;

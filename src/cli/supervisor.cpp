@@ -208,7 +208,6 @@ base::Result<void> Supervisor::prepare() {
   bool const own_database = config_.database_url.empty();
   for (auto const service : all_services) {
     if (service == Service::database && !own_database) continue;
-    if (service == Service::broker && !has_broker(config_)) continue;
     auto unit = make_unit(service, config_);
     if (!unit) return base::passing(unit);
     // The schema is brought up to date before anything else looks at the database.

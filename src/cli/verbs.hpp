@@ -13,6 +13,8 @@ struct CreateOptions {
   std::optional<std::uint32_t> vcpus;
   std::string memory, disk, timeout, on_timeout;  // with units; "" = the server's default
   std::vector<std::string> env, metadata;         // NAME=VALUE
+  std::vector<std::string> allow;                 // see policy_verbs.hpp
+  std::string policy_file;                        // "-" is stdin
   bool insecure = false;                          // no access token
   bool no_wait = false;
 };

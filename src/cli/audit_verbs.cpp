@@ -1,0 +1,111 @@
+// The audit log of this host's worker: walked, and carried elsewhere.
+#include "audit/chain.hpp"
+#include "cli/installation.hpp"
+#include "cli/output.hpp"
+#include "cli/policy_verbs.hpp"
+#include "os/fd.hpp"
+#include "wire/codec.hpp"
+
+#include <fcntl.h>
+#include <syslog.h>
+#include <unistd.h>
+
+namespace cli {
+namespace {
+
+std::string directory_of(AuditOptions const& options) {
+  return options.directory.empty() ? data_dir_or_default("") + "/worker/audit" : options.directory;
+}
+
+base::Result<void> write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    auto const wrote = ::write(file, text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return base::fail_errno("write the export");
+    text.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return {};
+}
+
+/// "seq" of a verified line; every line begins with it.
+std::uint64_t sequence_of(std::string_view line) {
+  std::uint64_t sequence = 0;
+  for (auto const c : line.substr(std::string_view("{\"seq\":").size())) {
+    if (c < '0' || c > '9') break;
+    sequence = sequence * 10 + static_cast<std::uint64_t>(c - '0');
+  }
+  return sequence;
+}
+
+}  // namespace
+
+int audit_verify(AuditOptions const& options, bool as_json) {
+  auto const out = Output::standard(as_json);
+  auto const directory = directory_of(options);
+  auto verdict = audit::verify(directory);
+  if (!verdict)
+    return out.fail(verdict.error(),
+                    "The log is there once a sandbox has had a network: space up --uplink");
+  bool const whole = verdict->problem.empty();
+  if (as_json) {
+    out.document(json::object{{"whole", whole},
+                              {"files", verdict->files},
+                              {"lines", verdict->lines},
+                              {"first_sequence", verdict->first_sequence},
+                              {"last_hash", verdict->last_hash},
+                              {"problem", verdict->problem}});
+    return whole ? 0 : 1;
+  }
+  out.line(fmt::format("{} lines in {} files, from number {} on",
+                       verdict->lines,
+                       verdict->files,
+                       verdict->first_sequence));
+  out.line(fmt::format("last hash {}", verdict->last_hash));
+  if (whole) {
+    out.line("whole: every line carries the hash of the one before");
+    return 0;
+  }
+  return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});
+}
+
+/// Only lines that were verified leave; the first broken one ends it.
+int audit_export(AuditOptions const& options) {
+  auto const out = Output::standard(false);
+  bool const to_stdout = options.file.empty() || options.file == "-";
+  if (options.to_syslog && !options.file.empty())
+    return out.fail({base::Code::invalid_argument, "give either --file or --syslog"});
+  os::Fd file;
+  if (!to_stdout) {
+    file = os::Fd(
+        ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file)
+      return out.fail({base::Code::invalid_argument, "the file cannot be opened: " + options.file});
+  }
+  if (options.to_syslog) ::openlog("space-audit", LOG_NDELAY, LOG_AUTHPRIV);
+  auto const wanted =
+      options.sandbox.empty() ? std::string() : fmt::format("\"sandbox\":\"{}\"", options.sandbox);
+  base::Result<void> written;
+  std::uint64_t lines = 0;
+  std::uint64_t last = options.after;
+  auto verdict = audit::verify(directory_of(options), [&](std::string_view line) {
+    auto const sequence = sequence_of(line);
+    bool const skip = !written || sequence <= options.after ||
+                      (!wanted.empty() && line.find(wanted) == std::string_view::npos);
+    if (skip) return;
+    ++lines;
+    last = sequence;
+    if (options.to_syslog)
+      ::syslog(LOG_INFO, "%.*s", static_cast<int>(line.size()), line.data());
+    else
+      written = write_all(to_stdout ? STDOUT_FILENO : file.get(), std::string(line) + "\n");
+  });
+  if (!verdict) return out.fail(verdict.error());
+  if (!written) return out.fail(written.error());
+  if (file && ::fsync(file.get()) != 0) return out.fail({base::Code::internal, "sync the export"});
+  out.note(fmt::format("{} lines exported. Go on later: --after {}", lines, last));
+  if (!verdict->problem.empty())
+    return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});
+  return 0;
+}
+
+}  // namespace cli

@@ -1,0 +1,445 @@
+#include "cli/policy_verbs.hpp"
+
+#include "cli/layout.hpp"
+#include "cli/verbs.hpp"
+#include "http/message.hpp"
+#include "wire/codec.hpp"
+
+#include <charconv>
+
+#include <unistd.h>
+
+namespace cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t policy_bytes_max = 4 << 20;
+
+std::string joined(json::value const& list) {
+  std::string out;
+  auto const* array = list.if_array();
+  if (!array) return out;
+  for (auto const& one : *array) {
+    if (!out.empty()) out += ",";
+    out += one.is_string() ? std::string(one.get_string()) : wire::to_text(one);
+  }
+  return out;
+}
+
+base::Result<std::string> read_stdin(std::size_t bytes_max) {
+  std::string text;
+  std::array<char, 16 * 1024> chunk{};
+  for (;;) {
+    auto const got = ::read(STDIN_FILENO, chunk.data(), chunk.size());
+    if (got < 0) return base::fail_errno("read stdin");
+    if (got == 0) return text;
+    text.append(chunk.data(), static_cast<std::size_t>(got));
+    if (text.size() > bytes_max) return base::fail(base::Code::too_large, "stdin has too much");
+  }
+}
+
+/// Where the policy of a target is in the API. A bare level is the key's own.
+async::Task<std::string> path_of_target(Session session, std::string target) {
+  auto const colon = target.find(':');
+  auto const level = target.substr(0, colon);
+  auto subject = colon == std::string::npos ? std::string() : target.substr(colon + 1);
+  if (level == "platform") co_return std::string("/v1/policies/platform/-");
+  if (level == "project" || level == "organisation") {
+    if (subject.empty()) {
+      auto me = co_await session.api.call("GET", "/v1/me", nullptr, in_a_minute());
+      if (!me) co_return base::passing(me);
+      subject = text_of(*me, level);
+    }
+    co_return fmt::format("/v1/policies/{}/{}", level, http::percent_encode(subject));
+  }
+  if (level == "template") {
+    if (subject.empty())
+      co_return base::fail(base::Code::invalid_argument, "say which template: template:NAME");
+    co_return fmt::format("/v1/policies/template/{}", http::percent_encode(subject));
+  }
+  if (colon != std::string::npos)
+    co_return base::fail(base::Code::invalid_argument,
+                         fmt::format("\"{}\" is neither a sandbox nor platform, organisation, "
+                                     "project or template:NAME",
+                                     target));
+  co_return path_of("sandboxes", target, "/policy");
+}
+
+void add_rows(json::value const& level, std::vector<std::vector<std::string>>& rows) {
+  auto const& policy = member_of(level, "policy");
+  auto const* rules = member_of(policy, "rules").if_array();
+  auto const head = [&](std::string rule, std::string action) -> std::vector<std::string> {
+    return {text_of(level, "level"),
+            fmt::format("{}", number_of(level, "version")),
+            text_of(policy, "posture"),
+            std::move(rule),
+            std::move(action)};
+  };
+  auto const& cidr = member_of(policy, "cidr");
+  for (auto const* action : {"deny", "allow"}) {
+    auto const networks = joined(member_of(cidr, action));
+    if (networks.empty()) continue;
+    auto row = head("cidr", action);
+    for (auto cell : {networks, std::string(), std::string(), std::string(), std::string()})
+      row.push_back(std::move(cell));
+    rows.push_back(std::move(row));
+  }
+  if (!rules || rules->empty()) {
+    auto row = head("-", "-");
+    row.resize(10);
+    rows.push_back(std::move(row));
+    return;
+  }
+  for (auto const& rule : *rules) {
+    auto row = head(text_of(rule, "id"), text_of(rule, "action"));
+    auto const& http = member_of(rule, "http");
+    std::string credentials;
+    if (auto const* inject = member_of(rule, "inject").if_array())
+      for (auto const& one : *inject)
+        credentials += (credentials.empty() ? "" : ",") + text_of(one, "credential");
+    row.push_back(joined(member_of(rule, "hosts")));
+    row.push_back(joined(member_of(rule, "ports")));
+    row.push_back(joined(member_of(http, "methods")));
+    row.push_back(joined(member_of(http, "paths")));
+    row.push_back(std::move(credentials));
+    rows.push_back(std::move(row));
+  }
+}
+
+void show_warnings(Session session, json::value const& answer) {
+  if (auto const* warnings = member_of(answer, "warnings").if_array())
+    for (auto const& one : *warnings)
+      session.out.note(fmt::format("warning: {}", std::string_view(one.as_string())));
+  if (auto const note = text_of(answer, "note"); !note.empty()) session.out.note(note);
+}
+
+/// What a change came to: its version, what was changed, and every sandbox where it does not hold.
+int show_change(Session session, json::value const& answer) {
+  if (session.out.as_json()) {
+    session.out.document(answer);
+    return 0;
+  }
+  session.out.line(
+      fmt::format("{} version {}", text_of(answer, "level"), number_of(answer, "version")));
+  if (auto const* diff = member_of(answer, "diff").if_array())
+    for (auto const& one : *diff)
+      session.out.line(fmt::format("  {}", std::string_view(one.as_string())));
+  show_warnings(session, answer);
+  if (auto const* sandboxes = member_of(answer, "sandboxes").if_array()) {
+    for (auto const& one : *sandboxes) {
+      auto const note = text_of(one, "note");
+      if (note.empty())
+        session.out.note(fmt::format("in force on {} ({} connections, {} cut)",
+                                     text_of(one, "sandbox"),
+                                     number_of(one, "connections"),
+                                     number_of(one, "cut")));
+      else
+        session.out.note(fmt::format("not in force on {}: {}", text_of(one, "sandbox"), note));
+    }
+  }
+  return 0;
+}
+
+json::object empty_policy() {
+  return {{"posture", "allowlist"}, {"rules", json::array()}};
+}
+
+}  // namespace
+
+base::Result<json::object> parse_allow(std::string_view text) {
+  auto const bad = [&](std::string_view what) {
+    return base::fail(base::Code::invalid_argument,
+                      fmt::format("--allow \"{}\": {}; write it like packages.example or "
+                                  "api.example:POST,GET:/v1/**",
+                                  text,
+                                  what));
+  };
+  json::object rule;
+  json::object http;
+  auto rest = text;
+  if (auto const slash = rest.find(":/"); slash != std::string_view::npos) {
+    if (rest.substr(slash + 1).starts_with("//")) return bad("leave out the scheme");
+    http["paths"] = json::array{rest.substr(slash + 1)};
+    rest = rest.substr(0, slash);
+  }
+  auto colon = rest.find(':');
+  auto const host = rest.substr(0, colon);
+  if (host.empty() || host.find_first_of("/?# ") != std::string_view::npos)
+    return bad("there is no host in front");
+  rule["hosts"] = json::array{host};
+  while (colon != std::string_view::npos) {
+    rest.remove_prefix(colon + 1);
+    colon = rest.find(':');
+    auto const part = rest.substr(0, colon);
+    std::uint16_t port = 0;
+    auto const [end, error] = std::from_chars(part.data(), part.data() + part.size(), port);
+    if (error == std::errc() && end == part.data() + part.size() && port > 0) {
+      rule["ports"] = json::array{port};
+      continue;
+    }
+    json::array methods;
+    for (auto list = part;;) {
+      auto const comma = list.find(',');
+      auto const method = list.substr(0, comma);
+      bool const upper = !method.empty() &&
+                         std::ranges::all_of(method, [](char c) { return c >= 'A' && c <= 'Z'; });
+      if (!upper)
+        return bad(fmt::format("\"{}\" is neither a port nor a method in capitals", method));
+      methods.emplace_back(method);
+      if (comma == std::string_view::npos) break;
+      list.remove_prefix(comma + 1);
+    }
+    http["methods"] = std::move(methods);
+  }
+  if (!http.empty()) rule["http"] = std::move(http);
+  return rule;
+}
+
+base::Result<std::optional<json::object>> policy_of(std::vector<std::string> const& allow,
+                                                    std::string const& policy_file) {
+  std::optional<json::object> out;
+  if (!policy_file.empty() && !allow.empty())
+    return base::fail(base::Code::invalid_argument, "give either --allow or --policy");
+  if (!policy_file.empty()) {
+    auto text = policy_file == "-" ? read_stdin(policy_bytes_max)
+                                   : read_file(policy_file, policy_bytes_max);
+    if (!text) return base::passing(text);
+    auto value = wire::parse_json(*text, policy_bytes_max);
+    if (!value) return base::passing(value, policy_file);
+    if (!value->is_object())
+      return base::fail(base::Code::invalid_argument, "a policy is a JSON object");
+    out = std::move(value->get_object());
+    return out;
+  }
+  if (allow.empty()) return out;
+  out = empty_policy();
+  auto& rules = (*out)["rules"].as_array();
+  for (auto const& one : allow) {
+    auto rule = parse_allow(one);
+    if (!rule) return base::passing(rule);
+    (*rule)["id"] = fmt::format("allow-{}", rules.size() + 1);
+    rules.emplace_back(std::move(*rule));
+  }
+  return out;
+}
+
+std::string allow_text(json::value const& rule) {
+  auto const& http = member_of(rule, "http");
+  auto const hosts = joined(member_of(rule, "hosts"));
+  auto const ports = joined(member_of(rule, "ports"));
+  auto const methods = joined(member_of(http, "methods"));
+  auto const* paths = member_of(http, "paths").if_array();
+  auto const count = paths ? paths->size() : 0;
+  if (hosts.find(',') != std::string::npos || ports.find(',') != std::string::npos || count > 1)
+    return {};
+  auto text = hosts;
+  if (!ports.empty()) text += ":" + ports;
+  if (!methods.empty()) text += ":" + methods;
+  if (count == 1) text += ":" + std::string(paths->at(0).as_string());
+  return text;
+}
+
+asio::awaitable<int> policy_show(Session session, std::string target) {
+  auto path = co_await path_of_target(session, target);
+  if (!path) co_return session.out.fail(path.error());
+  auto answer = co_await session.api.call("GET", *path, nullptr, in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  if (session.out.as_json()) {
+    session.out.document(*answer);
+    co_return 0;
+  }
+  std::vector<std::vector<std::string>> rows;
+  bool const effective = answer->as_object().contains("levels");
+  if (effective)
+    for (auto const& level : member_of(*answer, "levels").as_array())
+      add_rows(level, rows);
+  else
+    add_rows(*answer, rows);
+  session.out.table({"LEVEL",
+                     "VERSION",
+                     "POSTURE",
+                     "RULE",
+                     "ACTION",
+                     "HOSTS",
+                     "PORTS",
+                     "METHODS",
+                     "PATHS",
+                     "CREDENTIALS"},
+                    rows);
+  if (effective) session.out.note(fmt::format("generation {}", number_of(*answer, "generation")));
+  show_warnings(session, *answer);
+  co_return 0;
+}
+
+asio::awaitable<int> policy_set(Session session, PolicySetOptions options) {
+  auto policy = policy_of(options.allow, options.policy_file);
+  if (!policy) co_return session.out.fail(policy.error());
+  if (!*policy)
+    co_return session.out.fail(
+        {base::Code::invalid_argument, "say what is allowed: --allow HOST, or --policy FILE"});
+  auto path = co_await path_of_target(session, options.target);
+  if (!path) co_return session.out.fail(path.error());
+  auto wanted = std::move(**policy);
+  if (options.add) {
+    auto now = co_await session.api.call("GET", *path, nullptr, in_a_minute());
+    if (!now && now.error().code() != base::Code::not_found)
+      co_return session.out.fail(now.error());
+    std::int64_t version = 0;
+    json::object own = empty_policy();
+    auto const take = [&](json::value const& level) {
+      if (!member_of(level, "policy").is_object()) return;
+      own = member_of(level, "policy").as_object();
+      version = number_of(level, "version");
+    };
+    if (now && now->as_object().contains("levels")) {
+      for (auto const& level : member_of(*now, "levels").as_array())
+        if (text_of(level, "level") == "sandbox") take(level);
+    } else if (now) {
+      take(*now);
+    }
+    if (!own.contains("rules")) own["rules"] = json::array();
+    auto& rules = own["rules"].as_array();
+    for (auto& rule : wanted["rules"].as_array()) {
+      rule.as_object()["id"] = fmt::format("allow-{}-{}", version + 1, rules.size() + 1);
+      rules.push_back(std::move(rule));
+    }
+    if (text_of(own, "posture") == "blocked") own["posture"] = "allowlist";
+    wanted = std::move(own);
+    // Over nothing else than what was read; one that was taken away has a version all the same.
+    if (version > 0) *path += fmt::format("?if_version={}", version);
+  }
+  auto answer = co_await session.api.call("PUT", *path, std::move(wanted), in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  co_return show_change(session, *answer);
+}
+
+asio::awaitable<int> policy_remove(Session session, std::string target) {
+  auto path = co_await path_of_target(session, target);
+  if (!path) co_return session.out.fail(path.error());
+  auto answer = co_await session.api.call("DELETE", *path, nullptr, in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  co_return show_change(session, *answer);
+}
+
+asio::awaitable<int> policy_versions(Session session, std::string target) {
+  auto path = co_await path_of_target(session, target);
+  if (!path) co_return session.out.fail(path.error());
+  if (path->starts_with("/v1/sandboxes/"))
+    co_return session.out.fail(
+        {base::Code::invalid_argument,
+         "versions are of platform, organisation, project or template:NAME"});
+  auto answer = co_await session.api.call("GET", *path + "/versions", nullptr, in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  if (session.out.as_json()) {
+    session.out.document(*answer);
+    co_return 0;
+  }
+  for (auto const& one : member_of(*answer, "versions").as_array()) {
+    session.out.line(fmt::format("version {}  {}  {}",
+                                 number_of(one, "version"),
+                                 text_of(one, "updated_at"),
+                                 text_of(one, "actor")));
+    for (auto const& line : member_of(one, "diff").as_array())
+      session.out.line(fmt::format("  {}", std::string_view(line.as_string())));
+  }
+  co_return 0;
+}
+
+asio::awaitable<int> policy_explain(Session session, ExplainOptions options) {
+  auto const method = options.method.empty() ? std::string("GET") : options.method;
+  auto const target = path_of("sandboxes",
+                              options.sandbox,
+                              fmt::format("/policy/explain?url={}&method={}",
+                                          http::percent_encode(options.url),
+                                          http::percent_encode(method)));
+  auto answer = co_await session.api.call("GET", target, nullptr, in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  bool const allowed =
+      member_of(*answer, "allowed").is_bool() && member_of(*answer, "allowed").as_bool();
+  if (session.out.as_json()) {
+    session.out.document(*answer);
+    co_return allowed ? 0 : 1;
+  }
+  auto const rule = text_of(*answer, "rule");
+  session.out.line(fmt::format("{}: {} (level {}{})",
+                               allowed ? "allowed" : "refused",
+                               text_of(*answer, "reason"),
+                               text_of(*answer, "level"),
+                               rule.empty() ? "" : ", rule " + rule));
+  session.out.line(text_of(*answer, "sentence"));
+  if (auto const credentials = joined(member_of(*answer, "credentials")); !credentials.empty())
+    session.out.line("With credential " + credentials + ".");
+  show_warnings(session, *answer);
+  co_return allowed ? 0 : 1;
+}
+
+asio::awaitable<int> policy_watch(Session session, WatchOptions options) {
+  auto exchange = co_await session.api.stream("GET",
+                                              path_of("sandboxes", options.sandbox, "/decisions"),
+                                              {},
+                                              {{"Accept", "text/event-stream"}},
+                                              in_a_minute());
+  if (!exchange) co_return session.out.fail(exchange.error());
+  EventParser parser;
+  std::string buffer(65536, '\0');
+  for (std::size_t shown = 0;;) {
+    auto got = co_await (*exchange)->body().read_some(buffer);
+    if (!got) co_return session.out.fail({base::Code::unavailable, "the stream was cut"});
+    if (*got == 0) co_return 0;  // the sandbox has ended
+    std::vector<ServerEvent> arrived;
+    if (!parser.feed(std::string_view(buffer).substr(0, *got), arrived))
+      co_return session.out.fail({base::Code::internal, "the stream is broken"});
+    for (auto const& event : arrived) {
+      auto one = wire::parse_json(event.data);
+      if (!one) continue;
+      if (session.out.as_json()) {
+        session.out.document(*one);
+      } else {
+        auto const port = number_of(*one, "port");
+        auto const host = text_of(*one, "host");
+        auto const rule = text_of(*one, "rule");
+        session.out.line(fmt::format("{}  {:<8} {:<12} {}{} {} {}  {}{}",
+                                     text_of(*one, "time"),
+                                     text_of(*one, "decision"),
+                                     text_of(*one, "kind"),
+                                     host.empty() ? text_of(*one, "address") : host,
+                                     port > 0 ? fmt::format(":{}", port) : "",
+                                     text_of(*one, "method"),
+                                     text_of(*one, "path"),
+                                     text_of(*one, "reason"),
+                                     rule.empty() ? "" : " (" + rule + ")"));
+      }
+      if (++shown == options.count) co_return 0;
+    }
+  }
+}
+
+asio::awaitable<int> policy_suggest(Session session, std::string sandbox) {
+  auto answer = co_await session.api.call(
+      "GET", path_of("sandboxes", sandbox, "/policy/suggestions"), nullptr, in_a_minute());
+  if (!answer) co_return session.out.fail(answer.error());
+  if (session.out.as_json()) {
+    session.out.document(*answer);
+    co_return 0;
+  }
+  auto const& rules = member_of(*answer, "rules").as_array();
+  for (auto const& rule : rules) {
+    auto const text = allow_text(rule);
+    if (text.empty())
+      session.out.line(wire::to_text(rule));
+    else
+      session.out.line(fmt::format("--allow '{}'", text));
+  }
+  if (rules.empty())
+    session.out.note("Nothing was denied that a rule would allow.");
+  else
+    session.out.note(fmt::format(
+        "Names are as the sandbox wrote them; allow only what you know. Take one: space policy "
+        "allow {} HOST",
+        sandbox));
+  show_warnings(session, *answer);
+  co_return 0;
+}
+
+}  // namespace cli
