@@ -4,6 +4,8 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
+
 namespace controlplane {
 namespace {
 
@@ -111,6 +113,19 @@ asio::awaitable<void> Nodes::ask(std::string name) {
 base::Result<domain::Placement::Reservation> Nodes::choose(domain::PlacementRequest const& request,
                                                            std::vector<std::string> const& except) {
   return placement_.choose(request, except);
+}
+
+async::Task<domain::Placement::Reservation> Nodes::choose_when_ready(
+    domain::PlacementRequest request, base::Deadline until) {
+  for (;;) {
+    auto place = placement_.choose(request, {});
+    auto const somebody =
+        std::ranges::any_of(nodes_, [](auto const& one) { return one.second.ready; });
+    auto const none_exists = nodes_.empty() && listed_at_ != base::SteadyTime();
+    if (place || somebody || none_exists) co_return place;
+    if (base::system_clock().steady_now() >= until) co_return place;
+    co_await async::sleep_for(std::chrono::milliseconds(50));
+  }
 }
 
 std::string Nodes::address_of(std::string const& name) const {

@@ -20,6 +20,10 @@ class Nodes {
 
   base::Result<domain::Placement::Reservation> choose(domain::PlacementRequest const& request,
                                                       std::vector<std::string> const& except);
+  /// The same, but while every known host is silent it waits until `until`: a worker that died is
+  /// started again within seconds, and a create need not fail for that. Waits for nothing else.
+  async::Task<domain::Placement::Reservation> choose_when_ready(domain::PlacementRequest request,
+                                                                base::Deadline until);
   /// "" for a node that is not known.
   std::string address_of(std::string const& name) const;
 
