@@ -41,11 +41,16 @@ base::Result<std::string> read_state(os::Fd const& file) {
 }
 
 /// What QEMU writes as devices' state alone is a migration stream without the section that names
-/// the machine, which a machine that waits for a migration wants to see first.
+/// the machine and its capabilities, which a machine that waits for a migration wants to see first.
+/// The same of both as in a capture: so one restore() loads either.
 base::Result<std::string> as_migration(std::string devices) {
   using namespace std::string_view_literals;
   constexpr auto head = "QEVM\0\0\0\x03"sv;
-  constexpr auto machine = "\x07\0\0\0\x07microvm"sv;
+  constexpr auto machine =
+      "\x07\0\0\0\x07microvm"
+      "\x05\x1a"
+      "configuration/capabilities\0\0\0\x01\0\0\0\x01\x0f"
+      "x-ignore-shared"sv;
   if (!devices.starts_with(head))
     return base::fail(base::Code::internal, "the virtual machine's state is none");
   return devices.insert(head.size(), machine);

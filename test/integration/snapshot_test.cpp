@@ -155,7 +155,7 @@ class Snapshot : public ::testing::Test {
 
   /// A started machine in a slot of its own; null after a failure, which the test then has.
   awaitable<std::unique_ptr<vmm::Vmm>> start(vmm::BootSpec spec) {
-    launchers_.push_back(std::make_unique<worker::HostdLauncher>(client()));
+    launchers_.push_back(std::make_unique<worker::HostdLauncher>(client(), worker::Rates()));
     vmm::QemuDriver driver(co_await asio::this_coro::executor, *launchers_.back());
     auto const made = client().make_slot(spec.slot);
     EXPECT_TRUE(made);

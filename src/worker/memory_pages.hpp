@@ -1,0 +1,32 @@
+#pragma once
+
+#include "hostd/client.hpp"
+#include "os/fd.hpp"
+
+#include <cstdint>
+#include <string>
+
+/// Which pages of a stopped machine's memory differ from what it was started on, and a file of them
+/// (src/vmm/changed_pages.hpp). All of it blocks.
+namespace worker {
+
+struct SavedPages {
+  std::uint64_t pages = 0;
+  std::uint64_t bytes = 0;  // of the file
+  std::string sha256;       // of the file
+};
+
+/// What the kernel holds for the process alone differs: the pages of the file below are the page
+/// cache's. `on_file` is false for a machine that was booted: below it is nothing but zeros, and
+/// pages of zeros are left out. `address`: where memory begins in the process.
+/// Errors: exhausted (no room for the file), unavailable (the process has ended), internal.
+base::Result<SavedPages> save_changed_pages(hostd::MachineMemory const& machine,
+                                            std::uint64_t address,
+                                            std::uint32_t memory_mib,
+                                            bool on_file,
+                                            os::FdRef into);
+
+/// Is this, from first to last byte, such a file of a machine of that size? Errors: what is wrong.
+base::Result<void> check_changed_pages(os::FdRef file, std::uint32_t memory_mib);
+
+}  // namespace worker
