@@ -77,7 +77,9 @@ base::Result<Placement::Reservation> Placement::choose(PlacementRequest const& r
   std::vector<Worker*> candidates;
   for (auto& [name, worker] : workers_) {
     auto const& view = worker.view;
-    if (!view.ready) {
+    if (!request.worker.empty() && name != request.worker) {
+      ++why.elsewhere;
+    } else if (!view.ready) {
       ++why.not_ready;
     } else if (view.draining) {
       ++why.draining;

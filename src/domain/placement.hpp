@@ -29,6 +29,7 @@ struct PlacementRequest {
   std::string build;
   Amounts wanted;
   bool boundary_required = false;
+  std::string worker;  // only this one will do, since what is to be started lies there; "" any
 };
 
 /// How many workers failed which condition, for the message.
@@ -37,6 +38,7 @@ struct Refusals {
   int draining = 0;
   int without_build = 0;
   int without_boundary = 0;
+  int elsewhere = 0;
   int full = 0;
 };
 

@@ -22,7 +22,7 @@ WorkerView worker(std::string name, std::uint64_t slots = 10) {
 }
 
 PlacementRequest request() {
-  return {.build = "b1", .wanted = one, .boundary_required = false};
+  return {.build = "b1", .wanted = one, .boundary_required = false, .worker = {}};
 }
 
 std::uint32_t first(std::uint32_t) {

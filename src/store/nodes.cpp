@@ -24,6 +24,9 @@ Statement const beat_statement{
 Statement const declare_lost_statement{
     "nodes.declare_lost", "update nodes set lost_at = now() where name = $1 returning name"};
 
+Statement const set_draining_statement{
+    "nodes.set_draining", "update nodes set draining = $2 where name = $1 returning name"};
+
 }  // namespace
 
 async::Task<void> Nodes::upsert(std::string name, std::string address, base::Deadline deadline) {
@@ -63,6 +66,17 @@ async::Task<void> Nodes::beat(std::vector<Heartbeat> beats, base::Deadline deadl
   params.document(array);
   auto rows = co_await database_.run(beat_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
+}
+
+async::Task<void> Nodes::set_draining(std::string name, bool draining, base::Deadline deadline) {
+  Params params;
+  params.text(name).boolean(draining);
+  auto rows = co_await database_.run(set_draining_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  if (rows->empty()) {
+    co_return base::fail(base::Code::not_found, fmt::format("there is no node \"{}\"", name));
+  }
   co_return base::Result<void>();
 }
 

@@ -31,6 +31,8 @@ class Nodes {
   /// All reports of one round in one statement. All of these nodes are evidently not lost.
   async::Task<void> beat(std::vector<Heartbeat> beats, base::Deadline deadline);
   /// not_found without that node.
+  async::Task<void> set_draining(std::string name, bool draining, base::Deadline deadline);
+  /// not_found without that node.
   async::Task<void> declare_lost(std::string name, base::Deadline deadline);
 
  private:

@@ -78,8 +78,12 @@ Statement const without_row_statement{"sandboxes.without_row",
                                       Kind::read};
 
 Statement const next_due_statement{"sandboxes.next_due",
-                                   "select space_us(min(deadline_at)) from sandboxes where "
-                                   "deadline_at is not null and state <> 'deleting'",
+                                   "select space_us(min(greatest(deadline_at, case when on_timeout "
+                                   "= 'suspend' then suspend_after end)))"
+                                   " from sandboxes where deadline_at is not null"
+                                   " and state not in ('deleting', 'suspending', 'restoring')"
+                                   " and (on_timeout = 'delete' or state in ('running', "
+                                   "'paused'))",
                                    Kind::read};
 
 std::map<std::string, std::string> string_map(json::value const& value) {
@@ -93,6 +97,48 @@ std::map<std::string, std::string> string_map(json::value const& value) {
 }
 
 }  // namespace
+
+Statement const usage_statement{
+    "sandboxes.usage",
+    "select p.quota_sandboxes, p.quota_vcpus, p.quota_memory_mib, p.quota_disk_mib,"
+    " u.sandboxes, u.vcpus, u.memory_mib, u.disk_mib"
+    " from projects p join project_usage u on u.project_id = p.id where p.id = $1",
+    Statement::Kind::read};
+
+std::string row_of(std::string_view source) {
+  return fmt::format("select {} from {} s {}", live_columns, source, row_joins);
+}
+
+std::vector<std::string> names_of(std::span<domain::SandboxState const> states) {
+  std::vector<std::string> names;
+  for (auto const state : states)
+    names.emplace_back(domain::name_of(state));
+  return names;
+}
+
+base::Error refusal_of(Rows const& usage, domain::Amounts const& wanted) {
+  if (usage.empty()) return {base::Code::not_found, "the project does not exist"};
+  RowReader reader(usage, 0);
+  auto const limit = [&]() -> std::optional<std::uint64_t> {
+    auto const number = reader.number_or_nothing();
+    if (!number) return std::nullopt;
+    return static_cast<std::uint64_t>(*number);
+  };
+  domain::Limits limits;
+  limits.sandboxes = limit();
+  limits.vcpus = limit();
+  limits.memory_mib = limit();
+  limits.disk_mib = limit();
+  domain::Amounts used;
+  used.sandboxes = reader.as<std::uint64_t>();
+  used.vcpus = reader.as<std::uint64_t>();
+  used.memory_mib = reader.as<std::uint64_t>();
+  used.disk_mib = reader.as<std::uint64_t>();
+  auto const verdict = domain::check_quota(limits, used, wanted);
+  if (!verdict) return verdict.error();
+  // Something ended between the two statements, or the node is unknown to the database.
+  return {base::Code::exhausted, "the project's quota was used up a moment ago; try again"};
+}
 
 SandboxRow read_sandbox(RowReader& reader) {
   SandboxRow row;
@@ -111,6 +157,8 @@ SandboxRow read_sandbox(RowReader& reader) {
   row.template_name = reader.text();
   row.build_id = reader.text();
   row.build = reader.text();
+  row.default_user = reader.text();
+  row.default_workdir = reader.text();
   row.vcpus = reader.as<std::uint32_t>();
   row.memory_mib = reader.as<std::uint32_t>();
   row.disk_mib = reader.as<std::uint32_t>();
@@ -128,6 +176,12 @@ SandboxRow read_sandbox(RowReader& reader) {
   row.created_at = reader.time();
   row.started_at = reader.time_or_nothing();
   row.timeline = reader.document();
+  row.suspended_at = reader.time_or_nothing();
+  row.suspended_bytes = reader.as<std::uint64_t>();
+  row.problem = reader.text();
+  row.idle_timeout_s = reader.as<std::uint32_t>();
+  row.parent = reader.text();
+  row.snapshot = reader.text();
   row.end_reason = reader.text();
   row.end_detail = reader.text();
   row.console_tail = reader.text();

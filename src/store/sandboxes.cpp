@@ -2,16 +2,10 @@
 
 #include "base/fault.hpp"
 #include "base/id.hpp"
-#include "domain/quota.hpp"
 #include "store/sandbox_rows.hpp"
 
 namespace store {
 namespace {
-
-/// The row as callers see it, of a CTE or table called `s`.
-std::string row_of(std::string_view source) {
-  return fmt::format("select {} from {} s {}", live_columns, source, row_joins);
-}
 
 // One statement, so that one round trip and one commit: the usage is raised only within the quota,
 // and the row lock on it makes parallel creates of one project take turns. The node is looked up in
@@ -27,14 +21,15 @@ Statement const create_statement{
     "    and (p.quota_vcpus is null or u.vcpus + $5 <= p.quota_vcpus)"
     "    and (p.quota_memory_mib is null or u.memory_mib + $6 <= p.quota_memory_mib)"
     "    and (p.quota_disk_mib is null or u.disk_mib + $7 <= p.quota_disk_mib)"
-    "  returning u.project_id, n.id as node_id"
+    "  returning u.project_id, n.id as node_id, p.idle_timeout_s"
     "), made as ("
     "  insert into sandboxes (id, public_id, project_id, state, node_id, build_id, vcpus, "
     "memory_mib, disk_mib,"
     "    metadata, env_sealed, timeout_s, on_timeout, auto_resume, secure, token_sha256, network, "
-    "api, created_by)"
+    "api, created_by, idle_timeout_s, parent, snapshot)"
     "  select $8::uuid, $1, usage.project_id, 'creating', usage.node_id, $4, $5, $6, $7,"
-    "    $9::jsonb, $10, $11, $12, $13, $14, $15, $16, $17, $18 from usage"
+    "    $9::jsonb, $10, $11, $12, $13, $14, $15, $16, $17, $18, coalesce($25::int, "
+    "usage.idle_timeout_s, $28::int), $26, $27 from usage"
     "  returning *"
     "), operation as ("
     "  insert into operations (id, public_id, project_id, kind, sandbox, lease_owner, lease_until,"
@@ -48,28 +43,43 @@ Statement const create_statement{
     ") " +
         row_of("made")};
 
-Statement const usage_statement{
-    "sandboxes.usage",
-    "select p.quota_sandboxes, p.quota_vcpus, p.quota_memory_mib, p.quota_disk_mib,"
-    " u.sandboxes, u.vcpus, u.memory_mib, u.disk_mib"
-    " from projects p join project_usage u on u.project_id = p.id where p.id = $1",
-    Statement::Kind::read};
-
 Statement const apply_statement{
     "sandboxes.apply",
     "with moved as ("
     "  update sandboxes set state = $3, version = version + 1,"
     "    started_at = case when $6 then now() else started_at end,"
-    "    deadline_at = case when $6 and timeout_s > 0 then now() + timeout_s * interval '1 second' "
-    "else deadline_at end,"
+    "    deadline_at = case when $6 and timeout_s > 0 then now() + timeout_s * interval '1 second'"
+    "      when $6 then null"
+    "      when $3 = 'suspended' and $2 = 'suspending' and not ($16 and on_timeout = 'delete') "
+    "then "
+    "null"
+    "      else deadline_at end,"
     "    timeline = coalesce($7::jsonb, timeline),"
     "    end_reason = case when $8 <> '' then $8 else end_reason end,"
-    "    end_detail = case when $8 <> '' then $9 else end_detail end"
+    "    end_detail = case when $8 <> '' then $9 else end_detail end,"
+    "    suspended_at = case when $3 = 'suspended' then coalesce(suspended_at, now())"
+    "      when $3 in ('running', 'paused') then null else suspended_at end,"
+    "    suspended_bytes = case when $3 = 'suspended' and $2 = 'suspending' then $15::bigint "
+    "      when $6 then 0 else suspended_bytes end,"
+    "    problem = case when $6 then '' when $2 = 'restoring' and $3 = 'suspended' then $14 else "
+    "problem end,"
+    "    suspend_after = case when $2 = 'suspending' and $3 = 'running' then now() + interval '30 "
+    "seconds'"
+    "      else suspend_after end,"
+    "    used_at = case when $3 = 'running' then now() else used_at end,"
+    "    counted = counted and $3 <> 'suspended'"
     "  where id = $1 and state = $2 and ($4::bigint = 0 or version = $4) and ($5::bigint = 0 or "
     "epoch = $5)"
     "  returning *"
+    // Processors and memory of a suspended one are free for others.
+    "), usage as ("
+    "  update project_usage u set vcpus = u.vcpus - m.vcpus, memory_mib = u.memory_mib - "
+    "m.memory_mib"
+    "  from moved m where m.state = 'suspended' and u.project_id = m.project_id"
     "), operation as ("
-    "  update operations set state = 'succeeded', finished_at = now()"
+    "  update operations set state = case when $13 = '' then 'succeeded' else 'failed' end,"
+    "    error_code = $13, error_message = case when $13 = '' then '' else $14 end, finished_at = "
+    "now()"
     "  where public_id = $11 and finished_at is null and exists (select from moved)"
     "), event as ("
     "  insert into events (project_id, sandbox, type, actor, data)"
@@ -101,17 +111,19 @@ Statement const end_statement{
     "build_id, vcpus,"
     "    memory_mib, disk_mib, metadata, timeout_s, on_timeout, auto_resume, secure, network, api, "
     "created_by,"
-    "    created_at, started_at, timeline, end_reason, end_detail, console_tail)"
+    "    created_at, started_at, timeline, end_reason, end_detail, console_tail, parent, snapshot)"
     "  select id, public_id, project_id, $4, version + 1, epoch, node_id, build_id, vcpus, "
     "memory_mib, disk_mib,"
     "    metadata, timeout_s, on_timeout, auto_resume, secure, network, api, created_by, "
     "created_at, started_at,"
     "    timeline, case when end_reason <> '' then end_reason else $5 end,"
-    "    case when end_reason <> '' then end_detail else $6 end, $7 from gone"
+    "    case when end_reason <> '' then end_detail else $6 end, $7, parent, snapshot "
+    "from gone"
     "  returning *"
     "), usage as ("
-    "  update project_usage u set sandboxes = u.sandboxes - 1, vcpus = u.vcpus - g.vcpus,"
-    "    memory_mib = u.memory_mib - g.memory_mib, disk_mib = u.disk_mib - g.disk_mib"
+    "  update project_usage u set sandboxes = u.sandboxes - 1, disk_mib = u.disk_mib - g.disk_mib,"
+    "    vcpus = u.vcpus - case when g.counted then g.vcpus else 0 end,"
+    "    memory_mib = u.memory_mib - case when g.counted then g.memory_mib else 0 end"
     "  from gone g where u.project_id = g.project_id"
     "), finished as ("
     "  update operations o set finished_at = now(),"
@@ -193,44 +205,11 @@ Statement const trim_statement{
     "delete from ended_sandboxes where id in"
     " (select id from ended_sandboxes where ended_at < now() - $1 * interval '1 hour' limit 1000)"};
 
-std::vector<std::string> names_of(std::span<domain::SandboxState const> states) {
-  std::vector<std::string> names;
-  for (auto const state : states)
-    names.emplace_back(domain::name_of(state));
-  return names;
-}
-
 json::object document_of(std::map<std::string, std::string> const& map) {
   json::object object;
   for (auto const& [key, value] : map)
     object[key] = value;
   return object;
-}
-
-/// When a create found no room: which limit it was.
-base::Error refusal_of(Rows const& usage, NewSandbox const& wanted) {
-  if (usage.empty()) return {base::Code::not_found, "the project does not exist"};
-  RowReader reader(usage, 0);
-  auto const limit = [&]() -> std::optional<std::uint64_t> {
-    auto const number = reader.number_or_nothing();
-    if (!number) return std::nullopt;
-    return static_cast<std::uint64_t>(*number);
-  };
-  domain::Limits limits;
-  limits.sandboxes = limit();
-  limits.vcpus = limit();
-  limits.memory_mib = limit();
-  limits.disk_mib = limit();
-  domain::Amounts used;
-  used.sandboxes = reader.as<std::uint64_t>();
-  used.vcpus = reader.as<std::uint64_t>();
-  used.memory_mib = reader.as<std::uint64_t>();
-  used.disk_mib = reader.as<std::uint64_t>();
-  auto const verdict =
-      domain::check_quota(limits, used, {1, wanted.vcpus, wanted.memory_mib, wanted.disk_mib});
-  if (!verdict) return verdict.error();
-  // Something ended between the two statements, or the node is unknown to the database.
-  return {base::Code::exhausted, "the project's quota was used up a moment ago; try again"};
 }
 
 }  // namespace
@@ -252,6 +231,10 @@ async::Task<SandboxRow> Sandboxes::create(NewSandbox sandbox, base::Deadline dea
   params.number(sandbox.lease.count())
       .text_unless_empty(sandbox.idempotency_key)
       .text(sandbox.request_sha256);
+  std::optional<std::int64_t> idle;
+  if (sandbox.idle_timeout_s) idle = *sandbox.idle_timeout_s;
+  params.number_or_null(idle).text(sandbox.parent).text(sandbox.snapshot);
+  params.number(idle_timeout_default.count());
   auto rows = co_await database_.run(create_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   if (!rows->empty()) {
@@ -262,7 +245,8 @@ async::Task<SandboxRow> Sandboxes::create(NewSandbox sandbox, base::Deadline dea
   project.text(sandbox.project_id);
   auto usage = co_await database_.run(usage_statement, std::move(project), deadline);
   if (!usage) co_return base::passing(usage);
-  co_return std::unexpected(refusal_of(*usage, sandbox));
+  co_return std::unexpected(
+      refusal_of(*usage, {1, sandbox.vcpus, sandbox.memory_mib, sandbox.disk_mib}));
 }
 
 async::Task<Changed> Sandboxes::apply(Change change, base::Deadline deadline) {
@@ -276,7 +260,8 @@ async::Task<Changed> Sandboxes::apply(Change change, base::Deadline deadline) {
   if (SPACE_FAULT(transition->fault_before)) {
     co_return base::fail(base::Code::unavailable, "the database is not available (injected)");
   }
-  bool const started = change.event == domain::SandboxEvent::started;
+  bool const started = change.event == domain::SandboxEvent::started ||
+                       change.event == domain::SandboxEvent::restore_done;
   Params params;
   params.text(change.id)
       .text(std::string(domain::name_of(change.from)))
@@ -288,6 +273,8 @@ async::Task<Changed> Sandboxes::apply(Change change, base::Deadline deadline) {
   params.text(change.reason ? std::string(domain::name_of(*change.reason)) : std::string())
       .text(change.detail);
   params.text(change.actor).text(change.operation).document(change.data);
+  params.text(change.error_code).text(change.error_message);
+  params.number(static_cast<std::int64_t>(change.suspended_bytes)).boolean(change.keep_deadline);
   auto rows = co_await database_.run(apply_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   Changed changed;
@@ -386,10 +373,10 @@ async::Task<std::vector<DueSandbox>> Sandboxes::claim_due(std::string lease_owne
     public_ids.push_back(base::make_short_id('x'));
   }
   Params params;
-  params.texts(names_of(domain::states_that_allow(domain::SandboxEvent::end)))
-      .number(limit)
-      .texts(ids)
-      .texts(public_ids);
+  auto states = names_of(domain::states_that_allow(domain::SandboxEvent::end));
+  // What is under way is let come to its end first: it is seconds.
+  std::erase_if(states, [](auto const& one) { return one == "suspending" || one == "restoring"; });
+  params.texts(states).number(limit).texts(ids).texts(public_ids);
   params.text(lease_owner).number(lease.count());
   auto rows = co_await database_.run(claim_due_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);

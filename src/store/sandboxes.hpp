@@ -27,6 +27,7 @@ struct SandboxRow {
   std::string template_name;
   std::string build_id;  // UUID of the template build
   std::string build;     // the worker's name of it: content address
+  std::string default_user, default_workdir;  // the template build's
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
   std::uint32_t disk_mib = 4096;
@@ -44,7 +45,13 @@ struct SandboxRow {
   std::string api;      // "native" or "e2b": who made it
   base::WallTime created_at;
   std::optional<base::WallTime> started_at;
-  json::value timeline;  // [{"step":…,"at_ms":…}], once it was started
+  json::value timeline;                        // [{"step":…,"at_ms":…}], once it was started
+  std::optional<base::WallTime> suspended_at;  // since when, while it is suspended
+  std::uint64_t suspended_bytes = 0;           // on disk, beyond what it shares with others
+  std::string problem;               // why its suspended state could not be restored the last time
+  std::uint32_t idle_timeout_s = 0;  // unused for that long it is suspended; 0: never
+  std::string parent;                // public id of the sandbox that it was forked from, or ""
+  std::string snapshot;              // public id of the snapshot that it was started from, or ""
 
   /// Why it ends or ended: set from `deleting` on.
   std::string end_reason;  // domain::EndReason's name, "" while it lives
@@ -52,6 +59,8 @@ struct SandboxRow {
   std::string console_tail;
   std::optional<base::WallTime> ended_at;
 };
+
+inline constexpr std::chrono::seconds idle_timeout_default = std::chrono::hours(6);
 
 struct NewSandbox {
   std::string public_id;
@@ -70,6 +79,9 @@ struct NewSandbox {
   std::string token_sha256;
   json::value network;
   std::string api = "native";
+  /// Nothing: the project's, else the installation's (idle_timeout_default).
+  std::optional<std::uint32_t> idle_timeout_s;
+  std::string parent, snapshot;
   // The operation that comes with it.
   std::string operation_public_id;
   std::string lease_owner;
@@ -87,14 +99,39 @@ struct Change {
   domain::SandboxEvent event = domain::SandboxEvent::started;
   std::uint64_t version = 0;
   std::uint64_t epoch = 0;
-  std::string actor;      // public id of a key, or "controller", "worker"
-  std::string operation;  // public id of the operation that this change finishes; "" none
-  json::value data;       // goes into the event
+  std::string actor;          // public id of a key, or "controller", "worker"
+  std::string operation;      // public id of the operation that this change finishes; "" none
+  std::string error_code;     // base::Code's name: the operation has failed; "" succeeded
+  std::string error_message;  // also what is known against a suspended state (restore_failed)
+  json::value data;           // goes into the event
   // For `started`: the worker's steps, and the deadline now counts from here.
   json::value timeline;
   // For `end`: why. For ends by themselves and for `released` see End.
   std::optional<domain::EndReason> reason;
   std::string detail;
+  // For `suspend_done`: what the worker said, and whether a deadline that ends it goes on (the
+  // platform suspended it, not its owner).
+  std::uint64_t suspended_bytes = 0;
+  bool keep_deadline = false;
+};
+
+/// A change that takes time: the row moves to its transitional state and gets an operation.
+struct Begin {
+  std::string id;
+  std::string project_id;
+  domain::SandboxState from = domain::SandboxState::running;
+  /// pause, resume, suspend or restore. A restore is a new life (epoch + 1) and needs room in the
+  /// quota.
+  domain::SandboxEvent event = domain::SandboxEvent::suspend;
+  std::string kind;  // of the operation: sandbox.suspend, …
+  /// For a restore: the timeout that counts from its end on. Nothing: as it was.
+  std::optional<std::uint32_t> timeout_s;
+  std::string operation;  // its public id
+  std::string lease_owner;
+  std::chrono::seconds lease{15};
+  std::string actor;
+  std::string idempotency_key;
+  std::string request_sha256;
 };
 
 struct Changed {
@@ -133,10 +170,20 @@ struct SandboxFilter {
   std::string after_id;
 };
 
-/// A delete that the store decided itself, for the controller to carry out.
+/// A delete or a suspend that the store decided itself, for the caller to carry out.
 struct DueSandbox {
   SandboxRow sandbox;
   std::string operation;  // public id; leased to the caller
+  std::string actor;      // of a suspend: deadline, idle or host
+};
+
+/// Which sandboxes are to be suspended.
+struct DueSuspends {
+  bool deadlines = false;  // whose timeout is over and who asked for that
+  bool idle = false;       // whom nobody has used for their idle time
+  bool draining = false;   // all on nodes that are being drained
+  std::string node;        // all on this node; "" none
+  bool at_once = false;    // also those whose last suspend failed a moment ago
 };
 
 class Sandboxes {
@@ -169,6 +216,10 @@ class Sandboxes {
   /// Compare-and-set by the table in domain/sandbox_state.hpp, with the event "sandbox.<new
   /// state>". Not for changes into a terminal state. Loses quietly: see Changed.
   async::Task<Changed> apply(Change change, base::Deadline deadline);
+
+  /// The first half of a change that takes time. Loses quietly: see Changed. `exhausted` when a
+  /// restore would overrun the project's quota.
+  async::Task<Changed> begin(Begin begin, base::Deadline deadline);
 
   /// Moves a sandbox that is still `creating` at that epoch to another node, epoch + 1.
   async::Task<Changed> reassign(std::string id,
@@ -208,6 +259,14 @@ class Sandboxes {
                                                  std::chrono::seconds lease,
                                                  std::uint32_t limit,
                                                  base::Deadline deadline);
+  /// The same for suspends: moved to `suspending`, each with its operation.
+  async::Task<std::vector<DueSandbox>> claim_suspends(DueSuspends which,
+                                                      std::string lease_owner,
+                                                      std::chrono::seconds lease,
+                                                      std::uint32_t limit,
+                                                      base::Deadline deadline);
+  /// Somebody uses these now (public ids). One statement for a whole process.
+  async::Task<void> touch(std::vector<std::string> public_ids, base::Deadline deadline);
   /// When the next deadline is due, for sleeping until then; nothing when there is none.
   async::Task<std::optional<base::WallTime>> next_due(base::Deadline deadline);
 

@@ -271,21 +271,6 @@ TEST(Sandboxes, ListPagesNewestFirstAndFilters) {
   });
 }
 
-/// A running sandbox whose deadline was `timeout_s` ago or is that far ahead.
-async::Task<SandboxRow> running_sandbox(Store& store,
-                                        testing::World world,
-                                        std::uint32_t timeout_s) {
-  auto wanted = new_sandbox(world);
-  wanted.timeout_s = timeout_s;
-  auto row = co_await store.sandboxes.create(wanted, soon());
-  if (!row) co_return base::passing(row);
-  auto change = change_of(*row, SandboxEvent::started);
-  change.operation = wanted.operation_public_id;
-  auto started = co_await store.sandboxes.apply(change, soon());
-  if (!started) co_return base::passing(started);
-  co_return *started->now;
-}
-
 TEST(Sandboxes, ADeadlineIsClaimedExactlyOnce) {
   with_store([](Store& store) -> asio::awaitable<void> {
     auto world = co_await make_world(store);

@@ -8,6 +8,7 @@
 #include "store/nodes.hpp"
 #include "store/operations.hpp"
 #include "store/sandboxes.hpp"
+#include "store/snapshots.hpp"
 #include "store/templates.hpp"
 #include "wire/config.hpp"
 
@@ -20,6 +21,7 @@ struct Store {
 
   Database database;
   Sandboxes sandboxes{database};
+  Snapshots snapshots{database};
   Operations operations{database};
   Events events{database};
   Keys keys{database};

@@ -22,12 +22,19 @@ inline base::Deadline soon() {
   return base::system_clock().in(10s);
 }
 
+/// Of the database that the running test uses, for plain SQL.
+inline std::string& store_conninfo() {
+  static std::string now;
+  return now;
+}
+
 /// Runs `body` with a store on a fresh database.
 inline void with_store(std::function<asio::awaitable<void>(Store&)> body,
                        std::size_t connections = 8) {
   DatabaseOptions options;
   options.conninfo = Postgres::instance().make_database();
   options.connections_max = connections;
+  store_conninfo() = options.conninfo;
   auto test = [&]() -> asio::awaitable<void> {
     auto executor = co_await asio::this_coro::executor;
     Store store(executor, options);
@@ -54,6 +61,26 @@ inline Change change_of(SandboxRow const& row, SandboxEvent event) {
   change.event = event;
   change.actor = "test";
   return change;
+}
+
+/// That one, running.
+inline async::Task<SandboxRow> running_sandbox_of(Store& store, NewSandbox wanted) {
+  auto const operation = wanted.operation_public_id;
+  auto row = co_await store.sandboxes.create(std::move(wanted), soon());
+  if (!row) co_return base::passing(row);
+  auto change = change_of(*row, SandboxEvent::started);
+  change.operation = operation;
+  auto changed = co_await store.sandboxes.apply(std::move(change), soon());
+  if (!changed) co_return base::passing(changed);
+  co_return *changed->now;
+}
+
+inline async::Task<SandboxRow> running_sandbox(Store& store,
+                                               testing::World world,
+                                               std::uint32_t timeout_s) {
+  auto wanted = new_sandbox(world);
+  wanted.timeout_s = timeout_s;
+  return running_sandbox_of(store, std::move(wanted));
 }
 
 inline SandboxFilter filter_of(testing::World const& world,

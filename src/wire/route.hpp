@@ -7,6 +7,9 @@
 ///
 ///   GET /route?sandbox=ID             → Route, or 404
 ///   GET /route?token_sha256=HEX       → Route (clients that send only their access token)
+///   POST /wake?sandbox=ID             → Route of the sandbox that runs now; waits for it. For visitors whom the
+///                                       proxy let in, and sandboxes with auto_resume. 409 when it may not be woken
+///   POST /activity  Activity          → 204
 ///   GET /changes                      → NDJSON stream of RouteChange: cut open connections of that sandbox;
 ///                                       an empty line every 5 s
 namespace wire {
@@ -30,7 +33,15 @@ BOOST_DESCRIBE_STRUCT(Route, (),
 struct RouteChange {
   std::string sandbox;
   std::string what;  // ended, token_revoked, suspended
+  std::uint64_t epoch = 0;  // of suspended: the life that is over; a later one is not meant
 };
-BOOST_DESCRIBE_STRUCT(RouteChange, (), (sandbox, what))
+BOOST_DESCRIBE_STRUCT(RouteChange, (), (sandbox, what, epoch))
+
+/// POST /activity: these sandboxes were used since the last time (a request, a connection, a byte).
+struct Activity {
+  std::vector<std::string> sandboxes;
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Activity, (), (sandboxes))
 
 }  // namespace wire

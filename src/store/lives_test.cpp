@@ -1,0 +1,290 @@
+// Suspends, restores, who is due for them, and snapshots.
+#include "store/store_bench.hpp"
+
+namespace store {
+namespace {
+
+Begin begin_of(SandboxRow const& row, SandboxEvent event, std::string kind) {
+  Begin begin;
+  begin.id = row.id;
+  begin.project_id = row.project_id;
+  begin.from = row.state;
+  begin.event = event;
+  begin.kind = std::move(kind);
+  begin.operation = base::make_short_id('x');
+  begin.lease_owner = "test";
+  begin.actor = "test";
+  return begin;
+}
+
+/// Suspended, through both halves.
+async::Task<SandboxRow> suspended(Store& store, SandboxRow row, bool keep_deadline) {
+  auto begin = begin_of(row, SandboxEvent::suspend, "sandbox.suspend");
+  auto const operation = begin.operation;
+  auto begun = co_await store.sandboxes.begin(std::move(begin), soon());
+  if (!begun) co_return base::passing(begun);
+  EXPECT_TRUE(begun->applied);
+  auto change = change_of(*begun->now, SandboxEvent::suspend_done);
+  change.operation = operation;
+  change.suspended_bytes = 4096;
+  change.keep_deadline = keep_deadline;
+  auto done = co_await store.sandboxes.apply(std::move(change), soon());
+  if (!done) co_return base::passing(done);
+  EXPECT_TRUE(done->applied);
+  co_return *done->now;
+}
+
+async::Task<domain::Amounts> used_by(Store& store, testing::World world) {
+  auto projects = co_await store.projects.list(world.project, soon());
+  if (!projects) co_return base::passing(projects);
+  co_return projects->at(0).used;
+}
+
+TEST(Lives, ASuspendGivesMemoryBackAndARestoreNeedsRoom) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    domain::Limits limits;
+    limits.memory_mib = 512;
+    auto world = co_await make_world(store, limits);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    auto asleep = co_await suspended(store, *row, false);
+    ASSERT_OK(asleep);
+    EXPECT_EQ(asleep->state, SandboxState::suspended);
+    EXPECT_EQ(asleep->suspended_bytes, 4096u);
+    EXPECT_TRUE(asleep->suspended_at.has_value());
+    EXPECT_FALSE(asleep->deadline_at.has_value()) << "what its owner put to sleep is not ended";
+    auto used = co_await used_by(store, *world);
+    ASSERT_OK(used);
+    EXPECT_EQ(used->memory_mib, 0u);
+    EXPECT_EQ(used->vcpus, 0u);
+    EXPECT_EQ(used->sandboxes, 1u);
+    EXPECT_GT(used->disk_mib, 0u);
+    // Somebody else takes the memory: the restore is refused, and nothing of the row has changed.
+    auto other = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(other);
+    auto refused = co_await store.sandboxes.begin(
+        begin_of(*asleep, SandboxEvent::restore, "sandbox.resume"), soon());
+    EXPECT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code(), base::Code::exhausted);
+    End end;
+    end.id = asleep->id;
+    end.event = SandboxEvent::machine_failed;
+    auto ended = co_await store.sandboxes.end(end, soon());
+    ASSERT_OK(ended);
+    EXPECT_TRUE(*ended);
+    used = co_await used_by(store, *world);
+    ASSERT_OK(used);
+    EXPECT_EQ(used->memory_mib, other->memory_mib) << "what was given back is not given back twice";
+    EXPECT_EQ(used->sandboxes, 1u);
+  });
+}
+
+TEST(Lives, ARestoreIsANewLifeAndAFailedOneGoesBack) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    auto asleep = co_await suspended(store, *row, false);
+    ASSERT_OK(asleep);
+    auto begin = begin_of(*asleep, SandboxEvent::restore, "sandbox.resume");
+    begin.timeout_s = 77;
+    auto waking = co_await store.sandboxes.begin(begin, soon());
+    ASSERT_OK(waking);
+    EXPECT_EQ(waking->now->state, SandboxState::restoring);
+    EXPECT_EQ(waking->now->epoch, row->epoch + 1);
+    auto again = co_await store.sandboxes.begin(begin, soon());
+    ASSERT_OK(again);
+    EXPECT_FALSE(again->applied) << "one of two resumes";
+    auto failed = change_of(*waking->now, SandboxEvent::restore_failed);
+    failed.operation = begin.operation;
+    failed.error_code = "internal";
+    failed.error_message = "its memory file is damaged";
+    auto back = co_await store.sandboxes.apply(failed, soon());
+    ASSERT_OK(back);
+    EXPECT_EQ(back->now->state, SandboxState::suspended);
+    EXPECT_EQ(back->now->problem, "its memory file is damaged");
+    auto operation = co_await store.operations.find(world->project_id, begin.operation, soon());
+    ASSERT_OK(operation);
+    EXPECT_EQ((*operation)->state, "failed");
+    EXPECT_EQ((*operation)->error_message, "its memory file is damaged");
+    begin = begin_of(*back->now, SandboxEvent::restore, "sandbox.resume");
+    waking = co_await store.sandboxes.begin(begin, soon());
+    ASSERT_OK(waking);
+    EXPECT_EQ(waking->now->epoch, row->epoch + 2);
+    auto done = change_of(*waking->now, SandboxEvent::restore_done);
+    done.operation = begin.operation;
+    auto awake = co_await store.sandboxes.apply(done, soon());
+    ASSERT_OK(awake);
+    EXPECT_EQ(awake->now->state, SandboxState::running);
+    EXPECT_EQ(awake->now->problem, "");
+    EXPECT_EQ(awake->now->timeout_s, 77u);
+    EXPECT_TRUE(awake->now->deadline_at.has_value());
+    EXPECT_FALSE(awake->now->suspended_at.has_value());
+    EXPECT_GT(*awake->now->started_at, *row->started_at);
+    auto used = co_await used_by(store, *world);
+    ASSERT_OK(used);
+    EXPECT_EQ(used->memory_mib, row->memory_mib);
+  });
+}
+
+TEST(Lives, DueSuspendsAreClaimedOnceWithTheirReason) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto wanted = new_sandbox(*world);
+    wanted.on_timeout = "suspend";
+    auto row = co_await running_sandbox_of(store, wanted);
+    ASSERT_OK(row);
+    auto set = co_await store.sandboxes.set_timeout(row->id, 0, false, "test", soon());
+    ASSERT_OK(set);
+    auto deleted = co_await store.sandboxes.claim_due("me", 30s, 10, soon());
+    ASSERT_OK(deleted);
+    EXPECT_TRUE(deleted->empty()) << "it is to be suspended, not deleted";
+    auto next = co_await store.sandboxes.next_due(soon());
+    ASSERT_OK(next);
+    EXPECT_TRUE(next->has_value());
+    async::TaskGroup group(co_await asio::this_coro::executor);
+    std::vector<DueSandbox> claimed;
+    auto one = [&]() -> asio::awaitable<void> {
+      DueSuspends const which{.deadlines = true, .idle = true, .draining = true, .node = {}};
+      auto due = co_await store.sandboxes.claim_suspends(which, "me", 30s, 10, soon());
+      EXPECT_OK(due);
+      if (due) std::ranges::move(*due, std::back_inserter(claimed));
+    };
+    for (int i = 0; i < 4; ++i)
+      group.spawn("claim", one());
+    co_await group.join();
+    EXPECT_EQ(claimed.size(), 1u);
+    if (claimed.empty()) co_return;
+    EXPECT_EQ(claimed[0].actor, "deadline");
+    EXPECT_EQ(claimed[0].sandbox.state, SandboxState::suspending);
+    next = co_await store.sandboxes.next_due(soon());
+    ASSERT_OK(next);
+    EXPECT_FALSE(next->has_value()) << "it is being done";
+    // One that fails goes on, and is not tried again at once.
+    auto failed = change_of(claimed[0].sandbox, SandboxEvent::suspend_failed);
+    failed.operation = claimed[0].operation;
+    failed.error_code = "exhausted";
+    failed.error_message = "the pool is full";
+    auto back = co_await store.sandboxes.apply(failed, soon());
+    ASSERT_OK(back);
+    EXPECT_EQ(back->now->state, SandboxState::running);
+    EXPECT_TRUE(back->now->deadline_at.has_value());
+    claimed.clear();
+    co_await one();
+    EXPECT_TRUE(claimed.empty());
+    auto all = co_await store.sandboxes.claim_suspends(
+        {.node = "node-1", .at_once = true}, "me", 30s, 10, soon());
+    ASSERT_OK(all);
+    EXPECT_EQ(all->size(), 1u) << "an operator's word counts at once";
+  });
+}
+
+TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto wanted = new_sandbox(*world);
+    wanted.idle_timeout_s = 60;
+    auto idle = co_await running_sandbox_of(store, wanted);
+    ASSERT_OK(idle);
+    wanted = new_sandbox(*world);
+    wanted.idle_timeout_s = 60;
+    auto used = co_await running_sandbox_of(store, wanted);
+    ASSERT_OK(used);
+    wanted = new_sandbox(*world);
+    wanted.idle_timeout_s = 0;
+    auto never = co_await running_sandbox_of(store, wanted);
+    ASSERT_OK(never);
+    testing::query(
+        store_conninfo(),
+        "update sandboxes set used_at = now() - interval '2 minutes', started_at = now() "
+        "- interval '2 minutes' returning id");
+    auto touched = co_await store.sandboxes.touch({used->public_id}, soon());
+    ASSERT_OK(touched);
+    auto due =
+        co_await store.sandboxes.claim_suspends({.idle = true, .node = {}}, "me", 30s, 10, soon());
+    ASSERT_OK(due);
+    EXPECT_EQ(due->size(), 1u);
+    if (due->size() != 1) co_return;
+    EXPECT_EQ(due->at(0).sandbox.public_id, idle->public_id);
+    EXPECT_EQ(due->at(0).actor, "idle");
+    // The platform put it to sleep: the end that its owner asked for still comes.
+    auto change = change_of(due->at(0).sandbox, SandboxEvent::suspend_done);
+    change.keep_deadline = true;
+    auto done = co_await store.sandboxes.apply(change, soon());
+    ASSERT_OK(done);
+    EXPECT_EQ(done->now->deadline_at, idle->deadline_at);
+  });
+}
+
+TEST(Snapshots, AreMadeWithinTheQuotaFoundAndRemoved) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    testing::query(store_conninfo(), "update projects set quota_snapshots = 2 returning id");
+    auto wanted = [&](std::string name) {
+      NewSnapshot one;
+      one.public_id = base::make_short_id('s');
+      one.sandbox_id = row->id;
+      one.name = std::move(name);
+      one.operation = base::make_short_id('x');
+      one.lease_owner = "test";
+      return one;
+    };
+    auto first = co_await store.snapshots.create(wanted("a"), soon());
+    ASSERT_OK(first);
+    EXPECT_EQ(first->state, "creating");
+    EXPECT_EQ(first->node, "node-1");
+    EXPECT_EQ(first->source, row->public_id);
+    auto none = co_await store.snapshots.find(world->project_id, first->public_id, soon());
+    ASSERT_OK(none);
+    EXPECT_FALSE(none->has_value()) << "nothing starts from what is not there yet";
+    auto ready = co_await store.snapshots.settle(first->id, 1000, soon());
+    ASSERT_OK(ready);
+    EXPECT_TRUE(*ready);
+    auto found = co_await store.snapshots.find(world->project_id, "a", soon());
+    ASSERT_OK(found);
+    EXPECT_EQ((*found)->public_id, first->public_id);
+    auto stranger = co_await store.snapshots.find(base::make_uuid7(), "a", soon());
+    ASSERT_OK(stranger);
+    EXPECT_FALSE(stranger->has_value());
+    auto second = co_await store.snapshots.create(wanted("a"), soon());
+    ASSERT_OK(second);
+    auto third = co_await store.snapshots.create(wanted("c"), soon());
+    EXPECT_FALSE(third.has_value());
+    EXPECT_EQ(third.error().code(), base::Code::exhausted);
+    auto failed =
+        co_await store.snapshots.fail(second->id, "exhausted", "the pool is full", soon());
+    ASSERT_OK(failed);
+    auto operation = co_await store.operations.find(world->project_id, second->operation, soon());
+    ASSERT_OK(operation);
+    EXPECT_EQ((*operation)->error_message, "the pool is full");
+    SnapshotFilter mine;
+    mine.project_id = world->project_id;
+    auto list = co_await store.snapshots.list(mine, soon());
+    ASSERT_OK(list);
+    EXPECT_EQ(list->size(), 1u);
+    auto going = co_await store.snapshots.begin_delete(first->id, soon());
+    ASSERT_OK(going);
+    EXPECT_TRUE(*going);
+    going = co_await store.snapshots.begin_delete(first->id, soon());
+    ASSERT_OK(going);
+    EXPECT_FALSE(*going);
+    auto due = co_await store.snapshots.claim_due(10, soon());
+    ASSERT_OK(due);
+    EXPECT_EQ(due->size(), 1u) << "whoever began the delete may have died";
+    auto removed = co_await store.snapshots.remove(first->id, soon());
+    ASSERT_OK(removed);
+    auto without = co_await store.snapshots.without_row({first->public_id}, soon());
+    ASSERT_OK(without);
+    EXPECT_EQ(without->size(), 1u);
+  });
+}
+
+}  // namespace
+}  // namespace store
