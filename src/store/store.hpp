@@ -1,5 +1,6 @@
 #pragma once
 
+#include "store/credentials.hpp"
 #include "store/database.hpp"
 #include "store/events.hpp"
 #include "store/idempotency.hpp"
@@ -7,6 +8,7 @@
 #include "store/metrics.hpp"
 #include "store/nodes.hpp"
 #include "store/operations.hpp"
+#include "store/policies.hpp"
 #include "store/sandboxes.hpp"
 #include "store/snapshots.hpp"
 #include "store/templates.hpp"
@@ -30,6 +32,8 @@ struct Store {
   Templates templates{database};
   Idempotency idempotency{database};
   Metrics metrics{database};
+  Policies policies{database};
+  Credentials credentials{database};
 };
 
 /// `role` (space_api, space_controller, space_owner) on the embedded cluster's socket, or

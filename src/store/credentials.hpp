@@ -1,0 +1,79 @@
+#pragma once
+
+#include "store/database.hpp"
+#include "wire/credential.hpp"
+
+/// Credentials as the broker sealed them. No function here ever sees a value.
+namespace store {
+
+/// Who may use one, beside the sandboxes of its own project.
+struct CredentialGrants {
+  std::vector<std::string> projects;   // public ids; "*" = every project of the organisation
+  std::vector<std::string> sandboxes;  // public ids
+};
+BOOST_DESCRIBE_STRUCT(CredentialGrants, (), (projects, sandboxes))
+
+struct CredentialRow {
+  std::string id;  // UUID
+  std::string organisation_public_id;
+  std::string project_public_id;  // "": of the organisation
+  std::string name;
+  wire::CredentialBinding binding;
+  std::string profile;
+  std::optional<CredentialGrants> grants;
+  std::string state = "active";  // active, revoked, quarantined
+  std::uint32_t version = 1;
+  std::string created_by;
+  base::WallTime created_at, updated_at;
+};
+
+struct NewCredential {
+  std::string id;          // of the one that is replaced, or a fresh UUID
+  std::string project_id;  // whose organisation it is of
+  bool of_organisation = false;
+  std::string name;
+  std::string profile;
+  std::optional<CredentialGrants> grants;
+  wire::Sealed sealed;  // of version 1, or the next one
+  std::string actor;
+};
+
+class Credentials {
+ public:
+  explicit Credentials(Database& database) : database_(database) {}
+
+  /// The project's own and, after them, its organisation's; without deleted ones.
+  async::Task<std::vector<CredentialRow>> list(std::string project_id, base::Deadline deadline);
+  async::Task<std::optional<CredentialRow>> find(std::string project_id,
+                                                 bool of_organisation,
+                                                 std::string name,
+                                                 base::Deadline deadline);
+  /// Makes it at version 1. conflict (23505) when the name is taken.
+  async::Task<CredentialRow> create(NewCredential credential, base::Deadline deadline);
+  /// Version `sealed.version` follows the one before it and is active; nothing when somebody else
+  /// was first. Earlier versions' ciphertexts are dropped.
+  async::Task<std::optional<CredentialRow>> rotate(NewCredential credential,
+                                                   base::Deadline deadline);
+  async::Task<std::optional<CredentialRow>> set_state(std::string id,
+                                                      std::string state,
+                                                      base::Deadline deadline);
+  async::Task<std::optional<CredentialRow>> set_grants(std::string id,
+                                                       std::optional<CredentialGrants> grants,
+                                                       base::Deadline deadline);
+  async::Task<void> remove(std::string id, base::Deadline deadline);
+
+  struct Leasable {
+    CredentialRow row;
+    wire::Sealed sealed;  // the current version
+  };
+
+  /// Of these names, what exists for the project, nearest first: its own before its organisation's.
+  async::Task<std::vector<Leasable>> named(std::string project_id,
+                                           std::vector<std::string> names,
+                                           base::Deadline deadline);
+
+ private:
+  Database& database_;
+};
+
+}  // namespace store

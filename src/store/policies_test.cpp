@@ -1,0 +1,139 @@
+// The levels of egress policies, and credentials as rows.
+#include "base/id.hpp"
+#include "store/store_bench.hpp"
+
+namespace store {
+namespace {
+
+json::value text(std::string_view posture) {
+  return json::object{{"posture", posture}};
+}
+
+TEST(Policies, EveryChangeIsAVersionAndTheGenerationOnlyGrows) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await store.sandboxes.create(new_sandbox(*world), soon());
+    ASSERT_OK(row);
+    auto const over = [&]() {
+      return store.policies.over(
+          world->project_id, row->template_public_id, row->public_id, soon());
+    };
+    auto none = co_await over();
+    ASSERT_OK(none);
+    EXPECT_TRUE(none->empty());
+    auto own =
+        co_await store.policies.put({"sandbox", row->public_id, text("open"), "k1", {}}, soon());
+    ASSERT_OK(own);
+    EXPECT_EQ((*own)->version, 1u);
+    auto project = co_await store.policies.put(
+        {"project", world->project, text("allowlist"), "k1", {}}, soon());
+    ASSERT_OK(project);
+    auto platform = co_await store.policies.put({"platform", "", text("open"), "k1", {}}, soon());
+    ASSERT_OK(platform);
+    auto other = co_await store.policies.put({"project", "pother", text("open"), "k1", {}}, soon());
+    ASSERT_OK(other);
+    auto taken_away =
+        co_await store.policies.put({"project", world->project, nullptr, "k2", 1}, soon());
+    ASSERT_OK(taken_away);
+    EXPECT_EQ((*taken_away)->version, 2u);
+    auto late =
+        co_await store.policies.put({"project", world->project, text("open"), "k3", 1}, soon());
+    ASSERT_OK(late);
+    EXPECT_FALSE(late->has_value()) << "somebody else was first";
+    auto fresh = co_await store.policies.put(
+        {"organisation", world->organisation, text("open"), "k3", 5}, soon());
+    ASSERT_OK(fresh);
+    EXPECT_FALSE(fresh->has_value()) << "there was no version 5";
+    auto all = co_await over();
+    ASSERT_OK(all);
+    EXPECT_EQ(all->size(), 3u);
+    if (::testing::Test::HasFailure()) co_return;
+    EXPECT_EQ(all->at(0).level, "platform");
+    EXPECT_EQ(all->at(1).level, "project");
+    EXPECT_TRUE(all->at(1).policy.is_null());
+    EXPECT_EQ(all->at(2).level, "sandbox");
+    auto history = co_await store.policies.versions("project", world->project, 10, soon());
+    ASSERT_OK(history);
+    EXPECT_EQ(history->size(), 2u);
+    if (::testing::Test::HasFailure()) co_return;
+    EXPECT_EQ(history->at(0).actor, "k2");
+    EXPECT_EQ(history->at(1).policy.at("posture"), "allowlist");
+  });
+}
+
+TEST(Policies, AChangeConcernsTheLiveSandboxesBelowIt) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await store.sandboxes.create(new_sandbox(*world), soon());
+    ASSERT_OK(row);
+    for (auto const& [level, subject] :
+         std::vector<std::pair<std::string, std::string>>{{"platform", ""},
+                                                          {"organisation", world->organisation},
+                                                          {"project", world->project},
+                                                          {"template", row->template_public_id},
+                                                          {"sandbox", row->public_id}}) {
+      auto found = co_await store.policies.live_under(level, subject, soon());
+      ASSERT_OK(found);
+      EXPECT_EQ(found->size(), 1u) << level;
+      auto stranger = co_await store.policies.live_under(level, "nobody", soon());
+      ASSERT_OK(stranger);
+      EXPECT_EQ(stranger->size(), level == "platform" ? 1u : 0u) << level;
+    }
+  });
+}
+
+TEST(Credentials, AreFoundByNameNearestFirstAndRotatedOnce) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    NewCredential wanted;
+    wanted.id = base::make_uuid7();
+    wanted.project_id = world->project_id;
+    wanted.name = "llm";
+    wanted.sealed = {wanted.id, 1, {}, "key-1", "aa", "bb"};
+    wanted.sealed.binding.hosts = {"api.example"};
+    wanted.sealed.binding.header = "x-api-key";
+    wanted.actor = "k1";
+    auto made = co_await store.credentials.create(wanted, soon());
+    ASSERT_OK(made);
+    EXPECT_EQ(made->project_public_id, world->project);
+    EXPECT_EQ(made->binding.header, "x-api-key");
+    auto wide = wanted;
+    wide.id = base::make_uuid7();
+    wide.of_organisation = true;
+    wide.grants = CredentialGrants{{"*"}, {}};
+    wide.sealed.ciphertext = "cc";
+    auto second = co_await store.credentials.create(wide, soon());
+    ASSERT_OK(second);
+    auto twice = co_await store.credentials.create(wanted, soon());
+    EXPECT_FALSE(twice.has_value());
+    auto found = co_await store.credentials.named(world->project_id, {"llm", "other"}, soon());
+    ASSERT_OK(found);
+    EXPECT_EQ(found->size(), 2u);
+    if (::testing::Test::HasFailure()) co_return;
+    EXPECT_EQ(found->at(0).sealed.ciphertext, "bb") << "the project's own is nearer";
+    EXPECT_EQ(found->at(1).row.grants->projects.at(0), "*");
+    auto next = wanted;
+    next.sealed.version = 2;
+    next.sealed.ciphertext = "dd";
+    auto rotated = co_await store.credentials.rotate(next, soon());
+    ASSERT_OK(rotated);
+    EXPECT_EQ((*rotated)->version, 2u);
+    auto again = co_await store.credentials.rotate(next, soon());
+    ASSERT_OK(again);
+    EXPECT_FALSE(again->has_value()) << "version 2 is there already";
+    auto revoked = co_await store.credentials.set_state(wanted.id, "revoked", soon());
+    ASSERT_OK(revoked);
+    EXPECT_EQ((*revoked)->state, "revoked");
+    auto gone = co_await store.credentials.remove(wanted.id, soon());
+    ASSERT_OK(gone);
+    auto left = co_await store.credentials.list(world->project_id, soon());
+    ASSERT_OK(left);
+    EXPECT_EQ(left->size(), 1u);
+  });
+}
+
+}  // namespace
+}  // namespace store
