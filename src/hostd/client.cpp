@@ -23,6 +23,8 @@ base::Result<Received> ask(std::string const& path,
                            Request const& request,
                            std::size_t fds_wanted,
                            std::initializer_list<int> passed = {}) {
+  // What a Firecracker has more: see protocol.hpp.
+  constexpr std::size_t fds_of_firecracker = 5;
   auto socket = os::connect_packets(path, answer_limit);
   if (!socket) return base::passing(socket, "reach space-hostd");
   std::vector<int> fds;
@@ -51,6 +53,9 @@ base::Result<Received> ask(std::string const& path,
     case Status::failed:
       return base::fail(base::Code::internal, "space-hostd could not do it", reason);
   }
+  bool const machine =
+      request.action == Action::start_vmm || request.action == Action::attach_vmm;
+  if (machine && received.reply.engine == Engine::firecracker) fds_wanted = fds_of_firecracker;
   if (packet->fds.size() != fds_wanted)
     return base::fail(base::Code::internal, "space-hostd sent other descriptors than expected");
   received.fds = std::move(packet->fds);
@@ -74,6 +79,7 @@ Vmm vmm_of(Received received) {
   vmm.qmp = std::move(received.fds[1]);
   vmm.console = std::move(received.fds[2]);
   if (received.fds.size() > 3) vmm.errors = std::move(received.fds[3]);
+  if (received.fds.size() > 4) vmm.exchange = std::move(received.fds[4]);
   return vmm;
 }
 
@@ -170,6 +176,12 @@ base::Result<Gateway> Client::attach_gateway(std::uint32_t slot) const {
   gateway.user_id = got->reply.user_id;
   gateway.control = std::move(got->fds[0]);
   return gateway;
+}
+
+base::Result<void> Client::renew_broker(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::renew_broker, slot), 0);
+  if (!got) return base::passing(got, "connect a gateway to the broker");
+  return {};
 }
 
 base::Result<void> Client::let_through(std::uint32_t slot, Passage const& passage) const {

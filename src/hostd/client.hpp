@@ -45,6 +45,7 @@ struct Vmm {
   os::Fd
       console;    // connected Unix stream: serial line of the guest, hostile bytes; must be drained
   os::Fd errors;  // read end of the VMM's stderr, non-blocking; empty after attach_vmm
+  os::Fd exchange;  // Firecracker only: the file of its device state, read-write
 };
 
 struct VmmExit {
@@ -114,6 +115,9 @@ class Client {
   base::Result<Gateway> attach_gateway(std::uint32_t slot) const;
   /// Also when there is none.
   base::Result<void> end_gateway(std::uint32_t slot) const;
+  /// Gives the slot's gateway a new connection to the broker. not_found while there is no broker or
+  /// no gateway.
+  base::Result<void> renew_broker(std::uint32_t slot) const;
   /// What the slot's rules let through to the gateway besides synthetic addresses, from now on.
   base::Result<void> let_through(std::uint32_t slot, Passage const& passage) const;
 

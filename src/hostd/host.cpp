@@ -139,7 +139,8 @@ void Host::repair_slot(std::uint32_t slot) {
 
 Bounds Host::bounds() const noexcept {
   return {.slots = config_.slots_max,
-          .kvm = ::access("/dev/kvm", F_OK) == 0 && config_.accelerator != "tcg"};
+          .kvm = ::access("/dev/kvm", F_OK) == 0 && config_.accelerator != "tcg",
+          .firecracker = !firecracker_program().empty()};
 }
 
 Answer Host::handle(Request const& request, Passed passed) {
@@ -167,6 +168,8 @@ Answer Host::handle(Request const& request, Passed passed) {
       return end_gateway(request.slot);
     case Action::open_memory:
       return open_memory(request.slot);
+    case Action::renew_broker:
+      return renew_broker(request.slot);
     case Action::let_through:
       return let_through(request.slot, request.passage);
     case Action::end_vmm:
@@ -183,7 +186,8 @@ Answer Host::hello() const {
                           ((limits & os::group_cpu) != 0 ? limits_cpu : 0U) |
                           ((limits & os::group_pids) != 0 ? limits_pids : 0U) |
                           ((limits & os::group_io) != 0 ? limits_io : 0U) |
-                          (bounds().kvm ? kvm_device : 0U);
+                          (bounds().kvm ? kvm_device : 0U) |
+                          (bounds().firecracker ? firecracker_found : 0U);
   return answer;
 }
 

@@ -87,6 +87,7 @@ class Host {
   Answer start_gateway(std::uint32_t slot);
   Answer attach_gateway(std::uint32_t slot);
   Answer end_gateway(std::uint32_t slot);
+  Answer renew_broker(std::uint32_t slot);
   Answer let_through(std::uint32_t slot, Passage const& passage);
   base::Result<Answer> try_start_gateway(std::uint32_t slot);
   base::Result<void> launch_gateway(std::uint32_t slot, int errors);
@@ -114,6 +115,11 @@ class Host {
   base::Result<Answer> try_start(Request const& request, Files opened);
   base::Result<void> launch(Request const& request, Files const& opened, int errors);
   base::Result<void> connect_ends(std::uint32_t slot, Answer& answer);
+  // host_firecracker.cpp
+  base::Result<void> launch_firecracker(Request const& request, Files const& opened);
+  base::Result<void> connect_firecracker(std::uint32_t slot, Answer& answer);
+  base::Result<void> refresh_firecracker_view();
+  std::string firecracker_program() const;
   void undo_start(std::uint32_t slot);
   bool finish_end(std::uint32_t slot, Answer& answer);
 
@@ -136,6 +142,9 @@ class Host {
   std::map<std::uint32_t, KeptGateway> gateways_;
   os::Fd gateway_view_;
   std::string gateway_view_key_;
+  os::Fd firecracker_view_;
+  std::string firecracker_view_key_;
+  std::vector<sock_filter> firecracker_filter_;
   os::Fd view_;
   std::string view_key_;  // which files the view was made of
   std::vector<sock_filter> filter_;

@@ -169,7 +169,9 @@ base::Result<Host::Files> Host::reopen_files(Machine const& machine,
 base::Result<Answer> Host::try_start(Request const& request, Files opened) {
   auto const slot = request.slot;
   auto const own = files(slot);
-  auto ready = refresh_view(request.machine.accelerator == Accelerator::kvm);
+  bool const firecracker = request.machine.engine == Engine::firecracker;
+  auto ready = firecracker ? refresh_firecracker_view()
+                           : refresh_view(request.machine.accelerator == Accelerator::kvm);
   if (!ready) return base::passing(ready);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return base::fail_errno("make a pipe");
@@ -191,7 +193,9 @@ base::Result<Answer> Host::try_start(Request const& request, Files opened) {
         own.write_record({.sandbox = std::string(request.sandbox.data()), .epoch = request.epoch});
   if (step && SPACE_FAULT("hostd.vmm.recorded"))
     step = base::fail(base::Code::internal, "told to fail");
-  if (step) step = launch(request, opened, errors_write.get());
+  if (step)
+    step = firecracker ? launch_firecracker(request, opened)
+                       : launch(request, opened, errors_write.get());
   if (step && SPACE_FAULT("hostd.vmm.started"))
     step = base::fail(base::Code::internal, "told to fail");
   auto answer = answer_of(Status::ok);
@@ -206,7 +210,7 @@ base::Result<Answer> Host::try_start(Request const& request, Files opened) {
       base::log::error("slot_not_marked", {{"slot", slot}, {"why", marked.error().message()}});
     return failure;
   }
-  answer.fds.push_back(std::move(errors));
+  if (!firecracker) answer.fds.push_back(std::move(errors));
   return answer;
 }
 
@@ -283,6 +287,7 @@ base::Result<void> Host::launch(Request const& request, Files const& opened, int
 
 base::Result<void> Host::connect_ends(std::uint32_t slot, Answer& answer) {
   auto const own = files(slot);
+  if (::access(own.log_fifo().c_str(), F_OK) == 0) return connect_firecracker(slot, answer);
   auto pidfd = kept_[slot].pidfd.duplicate();
   if (!pidfd) return base::passing(pidfd);
   auto qmp = os::connect_stream(own.qmp_socket());

@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -106,8 +107,9 @@ class Inside {
     int const nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     int const errors =
         ::fcntl(spec_.errors >= 0 ? spec_.errors : nowhere, F_DUPFD_CLOEXEC, parking);
-    must(nowhere >= 0 && errors >= 0, "open the standard descriptors");
-    must(::dup2(nowhere, 0) == 0 && ::dup2(errors, 1) == 1 && ::dup2(errors, 2) == 2,
+    int const output = spec_.output >= 0 ? ::fcntl(spec_.output, F_DUPFD_CLOEXEC, parking) : errors;
+    must(nowhere >= 0 && errors >= 0 && output >= 0, "open the standard descriptors");
+    must(::dup2(nowhere, 0) == 0 && ::dup2(output, 1) == 1 && ::dup2(errors, 2) == 2,
          "set the standard descriptors");
     must(::dup3(report_, report_fd, O_CLOEXEC) == report_fd, "set the report's descriptor");
     report_ = report_fd;
@@ -127,12 +129,35 @@ class Inside {
     must(::unshare(CLONE_NEWNS) == 0, "copy the view");
     must(::chdir("/") == 0, "enter the root of the view");
     ::close(view_);
+    mount_files();
     int const program = ::open(spec_.program.c_str(), O_PATH | O_CLOEXEC);
     must(program >= 0, "open the program");
     if (program != jail_program_fd) {
       must(::dup3(program, jail_program_fd, O_CLOEXEC) == jail_program_fd,
            "set the program's descriptor");
       ::close(program);
+    }
+  }
+
+  void mount_files() const {
+    if (spec_.machine_mount.empty()) return;
+    must(::mount("jail",
+                 "/machine",
+                 "tmpfs",
+                 MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                 spec_.machine_mount.c_str()) == 0,
+         "mount the machine's directory");
+    for (auto const& file : spec_.mounts) {
+      int const made = ::open(file.target, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      must(made >= 0, "make a file of the machine");
+      if (file.fd < 0)
+        must(::fchown(made, spec_.user, spec_.user) == 0, "give a file to the machine");
+      ::close(made);
+      if (file.fd < 0) continue;
+      must(::syscall(SYS_move_mount, file.fd, "", AT_FDCWD, file.target, MOVE_MOUNT_F_EMPTY_PATH) ==
+               0,
+           "mount a file of the machine");
+      ::close(file.fd);
     }
   }
 

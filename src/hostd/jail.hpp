@@ -11,6 +11,13 @@
 
 namespace hostd {
 
+/// A file that appears at a path of the jail: the detached mount (file_mount.hpp) is one of
+/// JailSpec::fds, and gone from them when the program starts.
+struct JailMount {
+  int fd = -1;  // its number in the jail; -1: no mount but an empty file of the jail's user
+  char const* target = nullptr;
+};
+
 /// How one program is confined. Descriptors are borrowed.
 struct JailSpec {
   std::string program;                     // path inside the view
@@ -22,6 +29,10 @@ struct JailSpec {
   std::string clone_group;                 // or the directory of a version 2 group to be born in
   std::vector<int> fds;                    // become first_jail_fd, first_jail_fd + 1, …
   int errors = -1;                         // becomes stderr and stdout; -1 is /dev/null
+  int output = -1;                         // becomes stdout instead
+  /// Options of a file system in memory at /machine, which the view must have; "" is none.
+  std::string machine_mount{};
+  std::vector<JailMount> mounts{};  // below /machine
   // Null for a program that installs its own before it reads a stranger's byte (the gateway).
   std::vector<sock_filter> const* filter = nullptr;
   int network = -1;  // a network namespace to live in; -1 is a new, empty one

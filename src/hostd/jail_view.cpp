@@ -102,6 +102,7 @@ void build(JailViewSpec const& spec, std::string const& scratch, Builder const& 
   for (auto const& file : spec.files)
     builder.bind(file);
   if (!spec.preload.empty()) builder.preload(spec.preload);
+  if (spec.machine) builder.must(::mkdir("./machine", 0755) == 0, "make a directory of a jail");
   builder.must(::mkdir("./dev", 0755) == 0, "make a directory of a jail");
   builder.must(::mount("jail", "./dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=755") == 0,
                "mount devices");
@@ -109,6 +110,10 @@ void build(JailViewSpec const& spec, std::string const& scratch, Builder const& 
   builder.device("zero", 1, 5);
   builder.device("urandom", 1, 9);
   if (spec.kvm) builder.device("kvm", 10, 232);
+  if (spec.tun) {
+    builder.must(::mkdir("./dev/net", 0755) == 0, "make a directory of a jail");
+    builder.device("net/tun", 10, 200);
+  }
   builder.must(::mount(nullptr,
                        "./dev",
                        nullptr,

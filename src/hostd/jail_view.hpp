@@ -17,6 +17,8 @@ struct JailFile {
 struct JailViewSpec {
   std::vector<JailFile> files;
   bool kvm = false;            // also /dev/kvm
+  bool tun = false;            // also /dev/net/tun
+  bool machine = false;        // also an empty directory /machine, for JailSpec::machine_mount
   std::string_view preload{};  // content of jail_preload; empty: no such file
 };
 

@@ -23,6 +23,7 @@ enum class Action : std::uint32_t {
   hello = 1,    // → version, features
   make_slot,    // slot → namespace, tap, rules; not yet usable twice: a slot dies with its sandbox
   remove_slot,  // slot → gone; refused (busy) while a VMM lives there
+  // A Firecracker's ends are [pidfd, api, console, log, exchange] in both answers that tell them.
   start_vmm,   // slot, sandbox, epoch, machine; fds: [disk read-write] and, for record and restore,
                // [memory file], and with changed_pages [those] → pid; fds: [pidfd, qmp, console,
                // stderr]
@@ -38,6 +39,7 @@ enum class Action : std::uint32_t {
   open_memory,  // slot → fds: [page map, memory] of the VMM that runs there, for reading alone: how
                 // a stopped machine's memory is kept (/proc/PID/pagemap and mem, which tell no
                 // other user)
+  renew_broker,  // slot → its gateway has a new connection to the broker; absent while none listens
   let_through,  // slot, passage → in force: what of the guest's packets may go to its gateway
 };
 
@@ -51,6 +53,9 @@ enum class Status : std::int32_t {
 
 enum class Accelerator : std::uint32_t { tcg = 0, kvm = 1 };
 
+/// What runs the machine. firecracker: with KVM alone, without changed pages, where hello says so.
+enum class Engine : std::uint32_t { qemu = 0, firecracker = 1 };
+
 /// Where the guest's memory comes from; the machine is the same. A memory file is a regular file of
 /// exactly memory_mib. record: it must be opened for reading and writing, and gets what the guest
 /// writes. restore: hostd opens it anew for reading alone and the VMM maps it privately; the state
@@ -63,6 +68,7 @@ struct Machine {
   /// (src/vmm/changed_pages.hpp). hostd reads nothing of it.
   std::uint32_t changed_pages = 0;
   Accelerator accelerator = Accelerator::tcg;
+  Engine engine = Engine::qemu;
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
   std::uint32_t tb_size_mib = 64;          // translation cache of the emulator
@@ -111,6 +117,7 @@ struct Reply {
   std::int32_t wait_status = -1;    // as from waitpid; -1 unknown (hostd was restarted meanwhile)
   std::uint32_t out_of_memory = 0;  // the control group's limit killed it
   std::uint32_t features = 0;       // hello: FeatureBits
+  Engine engine = Engine::qemu;     // start_vmm, attach_vmm
 };
 
 enum FeatureBits : std::uint32_t {
@@ -120,6 +127,7 @@ enum FeatureBits : std::uint32_t {
   limits_pids = 8,
   limits_io = 16,
   kvm_device = 32,
+  firecracker_found = 64,  // a binary that may be run; no proof that it runs
 };
 
 static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<Reply>);

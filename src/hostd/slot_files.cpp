@@ -16,8 +16,15 @@
 namespace hostd {
 namespace {
 
-constexpr char const* file_names[] = {
-    "/record", "/record.new", "/spent", "/spent.new", "/qmp.sock", "/console.sock", "/gateway.sock"};
+constexpr char const* file_names[] = {"/record",
+                                      "/record.new",
+                                      "/spent",
+                                      "/spent.new",
+                                      "/qmp.sock",
+                                      "/console.sock",
+                                      "/console.fifo",
+                                      "/log.fifo",
+                                      "/gateway.sock"};
 
 base::Result<void> remove_file(std::string const& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT)
@@ -104,6 +111,8 @@ base::Result<void> SlotFiles::remove_record() const {
 void SlotFiles::remove_sockets() const {
   ::unlink(qmp_socket().c_str());
   ::unlink(console_socket().c_str());
+  ::unlink(console_fifo().c_str());
+  ::unlink(log_fifo().c_str());
 }
 
 void SlotFiles::remove_leftovers() const {

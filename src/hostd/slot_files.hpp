@@ -24,7 +24,8 @@ struct SlotEnd {
 
 /// What the file system holds of one slot: `<run>/hostd/netns/<n>` (the pinned namespace) and
 /// `<run>/hostd/slots/<n>/` with record, spent, qmp.sock, console.sock,
-/// gateway.sock. All names are made from the
+/// or console.fifo, log.fifo,
+/// gateway.sock, renewal.sock. All names are made from the
 /// number.
 class SlotFiles {
  public:
@@ -36,7 +37,14 @@ class SlotFiles {
 
   std::string console_socket() const { return directory_ + "/console.sock"; }
 
+  // Of a Firecracker, and there exactly when one was started in the slot.
+  std::string console_fifo() const { return directory_ + "/console.fifo"; }
+
+  std::string log_fifo() const { return directory_ + "/log.fifo"; }
+
   std::string gateway_socket() const { return directory_ + "/gateway.sock"; }
+
+  std::string renewal_socket() const { return directory_ + "/renewal.sock"; }
 
   bool exists() const;
   base::Result<void> make() const;

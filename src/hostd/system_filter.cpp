@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -289,22 +290,49 @@ base::Result<std::vector<sock_filter>> exported(scmp_filter_ctx filter) {
   return program;
 }
 
-}  // namespace
+// On top of the above: a socket of its own that it makes and serves, the tap, and what it does with
+// a memory file.
+constexpr int firecracker_calls[] = {
+    SCMP_SYS(bind), SCMP_SYS(msync), SCMP_SYS(mincore), SCMP_SYS(tkill)};
 
-base::Result<std::vector<sock_filter>> make_system_filter(bool kvm) {
+base::Result<std::vector<sock_filter>> make_filter(bool kvm, bool firecracker) {
   Filter const filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)), seccomp_release);
   if (!filter) return base::fail(base::Code::internal, "make a filter");
   int bad = 0;
   for (int const call : allowed)
     bad |= seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
-  for (int const call : deadly)
+  for (int const call : deadly) {
+    if (firecracker && std::ranges::find(firecracker_calls, call) != std::end(firecracker_calls))
+      continue;
     bad |= seccomp_rule_add(filter.get(), SCMP_ACT_KILL_PROCESS, call, 0);
+  }
+  if (firecracker) {
+    for (int const call : firecracker_calls)
+      bad |= seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
+    bad |= seccomp_rule_add(
+        filter.get(),
+        SCMP_ACT_ALLOW,
+        SCMP_SYS(socket),
+        1,
+        scmp_arg_cmp{.arg = 0, .op = SCMP_CMP_EQ, .datum_a = AF_UNIX, .datum_b = 0});
+    bad |= seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, equals(1, TUNSETIFF));
+  }
   bad |= add_device_calls(filter.get(), kvm);
   bad |= add_processes(filter.get());
   // A tree instead of a list: emulators make thousands of calls a second.
   bad |= seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_OPTIMIZE, 2);
   if (bad != 0) return base::fail(base::Code::internal, "build a filter: a rule was refused");
   return exported(filter.get());
+}
+
+}  // namespace
+
+base::Result<std::vector<sock_filter>> make_system_filter(bool kvm) {
+  return make_filter(kvm, false);
+}
+
+base::Result<std::vector<sock_filter>> make_firecracker_filter() {
+  return make_filter(true, true);
 }
 
 }  // namespace hostd

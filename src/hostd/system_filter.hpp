@@ -17,5 +17,8 @@ inline constexpr int jail_program_fd = 3;
 /// sockets) ends the process, so that the attempt is seen as a SIGSYS; anything else unknown gets
 /// EPERM, so that a newer library degrades. `kvm` adds KVM's own device calls.
 base::Result<std::vector<sock_filter>> make_system_filter(bool kvm);
+/// For Firecracker, which opens by path what QEMU is given: with KVM, and what it needs to make its
+/// API socket and to take its tap.
+base::Result<std::vector<sock_filter>> make_firecracker_filter();
 
 }  // namespace hostd

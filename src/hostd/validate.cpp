@@ -16,6 +16,16 @@ bool limit_in(std::uint64_t value, std::uint64_t least, std::uint64_t most) {
   return value == 0 || in(value, least, most);
 }
 
+std::string_view fault_in_engine(Machine const& machine, bool found) {
+  bool const firecracker = machine.engine == Engine::firecracker;
+  if (!firecracker && machine.engine != Engine::qemu) return "engine: unknown";
+  if (!firecracker) return {};
+  if (!found) return "engine: no Firecracker on this host";
+  if (machine.accelerator != Accelerator::kvm) return "engine: Firecracker needs KVM";
+  if (machine.changed_pages != 0) return "changed_pages: not with Firecracker";
+  return {};
+}
+
 std::string_view fault_in_machine(Machine const& machine, bool kvm) {
   bool const known =
       machine.accelerator == Accelerator::tcg || machine.accelerator == Accelerator::kvm;
@@ -81,7 +91,9 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   if (action == Action::start_vmm) {
     if (request.epoch == 0) return "epoch: at least 1";
     auto const sandbox = fault_in_sandbox(request.sandbox);
-    return !sandbox.empty() ? sandbox : fault_in_machine(request.machine, bounds.kvm);
+    if (!sandbox.empty()) return sandbox;
+    auto const engine = fault_in_engine(request.machine, bounds.firecracker);
+    return !engine.empty() ? engine : fault_in_machine(request.machine, bounds.kvm);
   }
   if (action == Action::let_through) {
     auto const passage = fault_in_passage(request.passage);

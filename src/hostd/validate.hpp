@@ -10,6 +10,7 @@ namespace hostd {
 struct Bounds {
   std::uint32_t slots = 0;
   bool kvm = false;
+  bool firecracker = false;
 };
 
 /// "" or what is wrong with it. Looks at every field that the action uses; fields that it does not

@@ -239,5 +239,25 @@ TEST(Validation, LimitsHoldAtTheirEdges) {
   EXPECT_EQ(fault_in(edge, {.slots = 8, .kvm = true}), "");
 }
 
+TEST(Validation, FirecrackerIsRefusedWhereItCannotRun) {
+  auto wanted = request(Action::start_vmm);
+  wanted.machine.engine = Engine::firecracker;
+  wanted.machine.accelerator = Accelerator::kvm;
+  EXPECT_EQ(fault_in(wanted, {.slots = 8, .kvm = true, .firecracker = true}), "");
+  EXPECT_TRUE(fault_in(wanted, {.slots = 8, .kvm = true}).starts_with("engine"));
+  EXPECT_TRUE(fault_in(wanted, {.slots = 8, .firecracker = true}).starts_with("accelerator"));
+  auto changed = wanted;
+  changed.machine.start = MachineStart::restore;
+  changed.machine.changed_pages = 1;
+  EXPECT_TRUE(fault_in(changed, {.slots = 8, .kvm = true, .firecracker = true})
+                  .starts_with("changed_pages"));
+  wanted.machine.accelerator = Accelerator::tcg;
+  EXPECT_TRUE(
+      fault_in(wanted, {.slots = 8, .kvm = true, .firecracker = true}).starts_with("engine"));
+  wanted.machine.engine = Engine{7};
+  EXPECT_TRUE(
+      fault_in(wanted, {.slots = 8, .kvm = true, .firecracker = true}).starts_with("engine"));
+}
+
 }  // namespace
 }  // namespace hostd

@@ -73,6 +73,8 @@ class FirecrackerVmm final : public Vmm {
   async::Task<void> capture(os::FdRef state, base::Deadline deadline) override;
   async::Task<void> restore(os::FdRef state, base::Deadline deadline) override;
 
+  async::Task<bool> stopped(base::Deadline deadline) override;
+
   bool stalled() const noexcept override { return false; }
 
   asio::awaitable<void> wait_gone() override;
@@ -251,6 +253,16 @@ async::Task<void> FirecrackerVmm::restore(os::FdRef state, base::Deadline deadli
   co_return base::Result<void>();
 }
 
+async::Task<bool> FirecrackerVmm::stopped(base::Deadline deadline) {
+  auto const answer = co_await control_.call("GET", "/", {}, deadline);
+  if (!answer) co_return std::unexpected(answer.error());
+  auto const* object = answer->if_object();
+  auto const* state = object ? object->if_contains("state") : nullptr;
+  if (!state || !state->is_string())
+    co_return base::fail(base::Code::internal, "the virtual machine's answer makes no sense");
+  co_return state->get_string() == "Paused";
+}
+
 asio::awaitable<void> FirecrackerVmm::wait_gone() {
   while (!gone_)
     co_await changed_.wait();
@@ -325,7 +337,12 @@ async::Task<std::unique_ptr<Vmm>> FirecrackerDriver::boot(BootSpec spec) {
 async::Task<std::unique_ptr<Vmm>> FirecrackerDriver::adopt(std::uint32_t slot) {
   auto process = co_await launcher_.attach(slot);
   if (!process) co_return base::passing(process, "attach to the virtual machine");
-  auto vmm = FirecrackerVmm::take(executor_, launcher_, slot, std::move(*process));
+  co_return co_await take_over(slot, std::move(*process));
+}
+
+async::Task<std::unique_ptr<Vmm>> FirecrackerDriver::take_over(std::uint32_t slot,
+                                                               Process process) {
+  auto vmm = FirecrackerVmm::take(executor_, launcher_, slot, std::move(process));
   if (!vmm) co_return std::unexpected(std::move(vmm.error()));
   auto greeted = co_await (*vmm)->greet(base::system_clock().in(configure_patience));
   if (greeted) co_return std::unique_ptr<Vmm>(std::move(*vmm));

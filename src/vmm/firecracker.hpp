@@ -15,7 +15,8 @@ struct DiskLimits {
 ///
 /// What differs from QEMU behind the same interface: a capture writes all of the guest's memory to
 /// the memory file (so resume() after it spoils nothing); a disk that cannot be written is told to
-/// the guest as an error of its device, so stalled() is never true.
+/// the guest as an error of its device, so stalled() is never true; the state of devices cannot be
+/// had without all of memory, so save_devices() is refused, and with it a suspend.
 class FirecrackerDriver final : public Driver {
  public:
   FirecrackerDriver(asio::any_io_executor executor, Launcher& launcher, DiskLimits limits = {})
@@ -23,6 +24,8 @@ class FirecrackerDriver final : public Driver {
 
   async::Task<std::unique_ptr<Vmm>> boot(BootSpec spec) override;
   async::Task<std::unique_ptr<Vmm>> adopt(std::uint32_t slot) override;
+  /// Adopts what the launcher has found in `slot`.
+  async::Task<std::unique_ptr<Vmm>> take_over(std::uint32_t slot, Process process);
 
  private:
   asio::any_io_executor executor_;

@@ -338,6 +338,8 @@ TEST(FirecrackerVmm, PausesAndResumesAsOftenAsOneLikes) {
       auto const paused = co_await machine->vmm->pause(soon());
       EXPECT_TRUE(paused);
       EXPECT_EQ(fake.state(), Fake::State::paused);
+      auto const stopped = co_await machine->vmm->stopped(soon());
+      EXPECT_TRUE(stopped && *stopped);
     }
     for (int i = 0; i < 2; ++i) {
       auto const resumed = co_await machine->vmm->resume(soon());

@@ -8,7 +8,8 @@ vmm::Process process_of(hostd::Vmm started) {
           std::move(started.pidfd),
           std::move(started.qmp),
           std::move(started.console),
-          std::move(started.errors)};
+          std::move(started.errors),
+          std::move(started.exchange)};
 }
 
 hostd::MachineStart start_of(vmm::MachineStart start) {
@@ -30,6 +31,8 @@ hostd::Machine machine_of(vmm::BootSpec const& spec, Rates const& rates) {
   machine.net_bytes_per_s_max = rates.net_bytes_per_s;
   machine.accelerator =
       spec.accelerator == vmm::Accelerator::kvm ? hostd::Accelerator::kvm : hostd::Accelerator::tcg;
+  machine.engine = spec.engine == vmm::Engine::firecracker ? hostd::Engine::firecracker
+                                                           : hostd::Engine::qemu;
   machine.start = start_of(spec.start);
   machine.changed_pages = spec.changes ? 1 : 0;
   machine.vcpus = spec.vcpus;

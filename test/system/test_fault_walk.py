@@ -31,11 +31,15 @@ OTHER_WAYS = {
 ELSEWHERE = {
     "agent.": "inside the guest, where no fault file is: src/agent tests",
     "hostd.uplink.": "needs an uplink: test/integration/uplink_test.cpp walks them",
+    "hostd.firecracker.": "no Firecracker on hosts of this kind: test/integration/firecracker_jail_test.cpp walks it",
     "hostd.gateway.": "needs an uplink: test/integration/hostd_gateway_test.cpp walks them",
     "worker.gateway.": "needs an uplink; pending in docs/spec.md",
     "vmm.firecracker_": "no Firecracker on hosts of this kind; its driver is tried on a fake: src/vmm/firecracker_test.cpp",
-    "vmm.capture.": "creates do not use snapshots yet; pending in docs/spec.md",
-    "vmm.restore.": "creates do not use snapshots yet; pending in docs/spec.md",
+    "vmm.capture.": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks them",
+    "worker.base.exercised": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
+    "worker.base.captured": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
+    "worker.base.sealed": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
+    "worker.warm.": "no machine waits in this installation: src/worker/ahead_test.cpp walks them",
 }
 
 
