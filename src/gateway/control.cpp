@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t command_bytes_max = 8 << 20;
 constexpr std::size_t backlog_max = 4096;
+constexpr std::size_t names_per_event = 256;
 constexpr auto coalesce_every = 1s;
 
 /// Sends events to the worker in order. Decisions wait in a bounded queue; when it is full they are
@@ -39,6 +40,12 @@ class EventSender final : public DecisionSink {
       ++lost_;
       return;
     }
+    push(event);
+  }
+
+  void name_made(domain::HostName const& name, std::uint32_t address) override {
+    wire::GatewayEvent event;
+    event.names.emplace()[name.str()] = to_text(address_of_ipv4(address));
     push(event);
   }
 
@@ -137,12 +144,15 @@ class GatewayProcess {
   asio::awaitable<void> run(net::Listener& control,
                             net::Listener& tcp,
                             os::Fd dns_datagram,
-                            net::Listener& dns_stream) {
+                            net::Listener& dns_stream,
+                            os::Fd renewals) {
     services_.spawn("events", sender_.run());
     services_.spawn("coalesce", sender_.flush_coalesced());
     services_.spawn("tcp", accept_flows(tcp));
     services_.spawn("dns_datagrams", serve_dns_datagrams(gateway_, std::move(dns_datagram)));
     services_.spawn("dns_streams", accept_queries(dns_stream));
+    services_.spawn("renewals", take_renewals(gateway_, std::move(renewals)));
+    services_.spawn("broker", watch_broker());
     co_await obey(control);
     services_.cancel();
     co_await services_.join();
@@ -153,6 +163,21 @@ class GatewayProcess {
   }
 
  private:
+  void report_broker() {
+    wire::GatewayEvent event;
+    event.broker_lost = true;
+    sender_.push(event);
+  }
+
+  asio::awaitable<void> watch_broker() {
+    auto* const broker = gateway_.broker();
+    while (true) {
+      co_await broker->wait_lost();
+      report_broker();
+      co_await broker->wait_connected();
+    }
+  }
+
   asio::awaitable<void> obey(net::Listener& control) {
     while (true) {
       auto worker = co_await control.accept();
@@ -163,6 +188,7 @@ class GatewayProcess {
       co_await commands_.join();
       worker_ = std::move(*worker);
       sender_.attach(worker_);
+      if (!gateway_.broker()->connected()) report_broker();
       commands_.spawn("commands", read_commands());
     }
   }
@@ -180,6 +206,19 @@ class GatewayProcess {
       }
       if (received.size() > command_bytes_max) co_return;
     }
+  }
+
+  /// In parts, so that no event grows beyond what a worker reads.
+  void tell_names() {
+    wire::GatewayEvent event;
+    for (auto const& [name, address] : gateway_.names().all()) {
+      if (!event.names) event.names.emplace();
+      (*event.names)[name.str()] = to_text(address_of_ipv4(address));
+      if (event.names->size() < names_per_event) continue;
+      sender_.push(event);
+      event.names.reset();
+    }
+    if (event.names) sender_.push(event);
   }
 
   void on_command(std::string_view line) {
@@ -209,10 +248,7 @@ class GatewayProcess {
     } else if (command->revoke) {
       gateway_.revoke(*command->revoke);
     } else if (command->names) {
-      auto& names = event.names.emplace();
-      for (auto const& [name, address] : gateway_.names().all())
-        names[name.str()] = to_text(address_of_ipv4(address));
-      sender_.push(event);
+      tell_names();
     }
   }
 
@@ -265,18 +301,20 @@ asio::awaitable<int> run_gateway(Sockets sockets) {
     base::log::error("gateway_sockets", {{"what", "a descriptor is missing"}});
     co_return 1;
   }
-  std::unique_ptr<BrokerClient> broker;
+  net::Stream first;
   if (sockets.broker) {
     if (auto stream = net::adopt_socket(executor, std::move(sockets.broker)))
-      broker = std::make_unique<BrokerClient>(executor, std::move(*stream));
+      first = std::move(*stream);
   }
+  auto broker = std::make_unique<BrokerClient>(executor, std::move(first));
   // Everything that needs a file is loaded by now; what comes later is bytes of strangers.
   if (auto confined = confine(); !confined) {
     base::log::error("gateway_confine", {{"what", confined.error().message()}});
     co_return 1;
   }
   GatewayProcess process(executor, std::move(broker));
-  co_await process.run(**control, **tcp, std::move(sockets.dns_datagram), **dns_stream);
+  co_await process.run(
+      **control, **tcp, std::move(sockets.dns_datagram), **dns_stream, std::move(sockets.renewals));
   co_return 0;
 }
 

@@ -6,11 +6,13 @@ namespace gateway {
 
 /// What space-hostd hands over when it starts a gateway.
 struct Sockets {
-  os::Fd control;       // listener: the worker connects, and again after its restart; the newest connection counts
+  os::Fd control;       // listener: the worker connects, and again after its restart; the newest
+                        // connection counts
   os::Fd tcp;           // listener, transparent, in the slot
   os::Fd dns_datagram;  // port 53 in the slot
   os::Fd dns_stream;
-  os::Fd broker;  // connected to the broker's use.sock; may be absent: no credentials then
+  os::Fd renewals;  // packet listener: space-hostd brings new connections to the broker
+  os::Fd broker;    // connected to the broker's use.sock; may be absent: no credentials then
 };
 
 /// Runs until the control connection has been gone for longer than the policy may age, or

@@ -230,12 +230,14 @@ DnsAnswer answer_query(std::string_view message,
     out.message = reply(message, &*question, Rcode::no_error, {});
     return out;
   }
+  auto const names_before = names.size();
   auto const address = names.address_of(*name);
   if (!address) {
     out.verdict = DnsVerdict::limited;
     out.message = reply(message, &*question, Rcode::refused, {});
     return out;
   }
+  if (names.size() > names_before) out.made.emplace(*name, *address);
   std::string data;
   put32(data, *address);
   out.verdict = DnsVerdict::answered;

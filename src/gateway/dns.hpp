@@ -61,7 +61,9 @@ enum class DnsVerdict : std::uint8_t { answered, no_data, denied, malformed, ign
 struct DnsAnswer {
   DnsVerdict verdict = DnsVerdict::ignored;
   std::string message;  // to send back; "" = send nothing
-  std::string name;     // for the audit: at most 80 bytes, only [a-z0-9._-]; "" when it was no name
+  std::optional<std::pair<domain::HostName, std::uint32_t>>
+      made;          // an address that was not there before
+  std::string name;  // for the audit: at most 80 bytes, only [a-z0-9._-]; "" when it was no name
 };
 
 /// Decides and answers one query. `allows` says whether policy could allow a name. `message` is a

@@ -22,6 +22,7 @@ std::string answer(Gateway& gateway, std::string_view message) {
     return policy && policy->knows_name(name);
   };
   auto out = answer_query(message, gateway.names(), allows);
+  if (out.made) gateway.name_made(out.made->first, out.made->second);
   if (out.verdict != DnsVerdict::answered && out.verdict != DnsVerdict::no_data &&
       out.verdict != DnsVerdict::ignored) {
     wire::GatewayDecision record;

@@ -36,6 +36,8 @@ class DecisionSink {
  public:
   virtual ~DecisionSink() = default;
   virtual void report(wire::GatewayDecision decision) = 0;
+  /// A name has an address now, which a successor of this process shall know.
+  virtual void name_made(domain::HostName const& /*name*/, std::uint32_t /*address*/) {}
 };
 
 /// State that all flows share.
@@ -77,6 +79,10 @@ class Gateway {
 
   void report(wire::GatewayDecision decision);
 
+  void name_made(domain::HostName const& name, std::uint32_t address) {
+    sink_.name_made(name, address);
+  }
+
   asio::any_io_executor executor() const { return executor_; }
 
  private:
@@ -113,6 +119,9 @@ asio::awaitable<void> serve_http(
 /// Answers queries on the slot's port 53 until cancelled.
 asio::awaitable<void> serve_dns_datagrams(Gateway& gateway, os::Fd socket);
 asio::awaitable<void> serve_dns_stream(Gateway& gateway, net::Stream guest);
+
+/// Takes new connections to the broker that space-hostd brings, until cancelled.
+asio::awaitable<void> take_renewals(Gateway& gateway, os::Fd listener);
 
 /// Raw bytes in both directions: only a judged connection can make the permit.
 class RawPermit {

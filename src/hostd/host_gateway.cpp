@@ -98,8 +98,13 @@ base::Result<void> Host::launch_gateway(std::uint32_t slot, int errors) {
   if (!way_out) return base::passing(way_out);
   auto control = os::listen_stream(files(slot).gateway_socket());
   if (!control) return base::passing(control);
-  std::vector<int> fds{
-      control->get(), sockets->tcp.get(), sockets->dns_datagram.get(), sockets->dns_stream.get()};
+  auto renewals = os::listen_packets(files(slot).renewal_socket(), 0);
+  if (!renewals) return base::passing(renewals);
+  std::vector<int> fds{control->get(),
+                       sockets->tcp.get(),
+                       sockets->dns_datagram.get(),
+                       sockets->dns_stream.get(),
+                       renewals->get()};
   if (*broker) fds.push_back(broker->get());
   auto const program = config_.program_dir + "/space-gateway";
   bool const born_in_group = !groups_->clone_directory(group_of(slot)).empty();
@@ -150,6 +155,21 @@ Answer Host::end_gateway(std::uint32_t slot) {
   return answer_of(Status::ok);
 }
 
+Answer Host::renew_broker(std::uint32_t slot) {
+  if (!find_gateway(slot)) return answer_of(Status::absent, "no gateway runs there");
+  auto broker = connect_broker_as(gateway_user_of(slot), config_.use_socket());
+  if (!broker) return failed(broker.error(), "broker_not_renewed", slot);
+  if (!*broker) return answer_of(Status::absent, "no broker listens");
+  // Never waits for a gateway: what it does not take from its socket's queue it will miss.
+  auto to = os::connect_packets(files(slot).renewal_socket(), std::chrono::milliseconds(1));
+  if (!to) return failed(to.error(), "broker_not_renewed", slot);
+  std::byte const word{1};
+  int const passed = broker->get();
+  auto sent = os::send_packet(*to, std::span(&word, 1), std::span(&passed, 1));
+  if (!sent) return failed(sent.error(), "broker_not_renewed", slot);
+  return answer_of(Status::ok);
+}
+
 Answer Host::let_through(std::uint32_t slot, Passage const& passage) {
   auto netns = netns_of(slot);
   if (!netns) return answer_of(Status::absent, "no such slot");
@@ -197,6 +217,7 @@ base::Result<void> Host::clear_gateway(std::uint32_t slot) {
   if (!removed) return removed;
   gateways_.erase(slot);
   ::unlink(files(slot).gateway_socket().c_str());
+  ::unlink(files(slot).renewal_socket().c_str());
   return {};
 }
 

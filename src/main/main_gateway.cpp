@@ -5,7 +5,7 @@
 
 #include <fcntl.h>
 
-// Started by space-hostd with its sockets as descriptors 5 to 9 and no arguments: see src/gateway/control.hpp.
+// Started by space-hostd with its sockets as descriptors 5 to 10 and no arguments: see src/gateway/control.hpp.
 int main() {
   base::log::configure("space-gateway", base::log::Level::info);
   std::signal(SIGPIPE, SIG_IGN);  // the log's reader may go and come back
@@ -14,7 +14,8 @@ int main() {
   sockets.tcp = os::Fd(6);
   sockets.dns_datagram = os::Fd(7);
   sockets.dns_stream = os::Fd(8);
-  if (::fcntl(9, F_GETFD) >= 0) sockets.broker = os::Fd(9);
+  sockets.renewals = os::Fd(9);
+  if (::fcntl(10, F_GETFD) >= 0) sockets.broker = os::Fd(10);
   auto shared = std::make_shared<gateway::Sockets>(std::move(sockets));
   return async::run_main([shared] { return gateway::run_gateway(std::move(*shared)); });
 }

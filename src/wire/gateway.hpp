@@ -77,8 +77,9 @@ struct GatewayEvent {
   std::optional<GatewayStarted> started;
   std::optional<GatewayApplied> applied;
   std::optional<GatewayDecision> decision;
-  std::optional<std::map<std::string, std::string>> names;
+  std::optional<std::map<std::string, std::string>> names;  // new ones as they are made; all when asked
+  std::optional<bool> broker_lost;                          // a new connection is wanted
 };
-BOOST_DESCRIBE_STRUCT(GatewayEvent, (), (started, applied, decision, names))
+BOOST_DESCRIBE_STRUCT(GatewayEvent, (), (started, applied, decision, names, broker_lost))
 
 }  // namespace wire

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds write_every(1'000);
 }  // namespace
 
 AuditFeed::AuditFeed(asio::any_io_executor executor, std::string directory)
-    : directory_(std::move(directory)), changed_(std::move(executor)) {}
+    : directory_(std::move(directory)), changed_(executor), broke_(std::move(executor)) {}
 
 async::Task<void> AuditFeed::open() {
   auto log = co_await async::blocking(
@@ -38,6 +38,7 @@ void AuditFeed::add(std::string const& sandbox, std::string record) {
   if (latest_.size() > latest_max) latest_.pop_front();
   if (waiting_.size() >= waiting_max) {
     broken_ = true;  // the disk has not taken anything for long
+    broke_.notify_all();
   } else {
     waiting_.push_back(std::move(record));
   }
@@ -67,7 +68,13 @@ asio::awaitable<void> AuditFeed::write_out() {
   base::log::error("audit_broken",
                    {{"what", written.error().message()}, {"detail", written.error().detail()}});
   broken_ = true;
+  broke_.notify_all();
   changed_.notify_all();
+}
+
+asio::awaitable<void> AuditFeed::wait_broken() {
+  while (!broken_)
+    co_await broke_.wait();
 }
 
 asio::awaitable<void> AuditFeed::close() {

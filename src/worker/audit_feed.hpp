@@ -24,6 +24,8 @@ class AuditFeed {
 
   bool broken() const noexcept { return broken_; }
 
+  boost::asio::awaitable<void> wait_broken();
+
   /// Writes what comes until cancelled.
   boost::asio::awaitable<void> run();
   /// Writes what is left.
@@ -52,6 +54,7 @@ class AuditFeed {
   std::uint64_t last_ = 0;
   bool broken_ = false;
   async::Signal changed_;
+  async::Signal broke_;
 };
 
 }  // namespace worker

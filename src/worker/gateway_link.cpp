@@ -17,7 +17,9 @@ constexpr std::chrono::milliseconds ping_every(10'000);
 constexpr std::chrono::milliseconds start_patience(10'000);
 constexpr std::chrono::milliseconds apply_patience(2'000);
 constexpr std::chrono::milliseconds broker_patience(2'000);
+constexpr std::chrono::milliseconds broker_pause(500);
 constexpr std::chrono::milliseconds restart_pause(100);
+constexpr std::size_t names_max = 8192;
 constexpr std::chrono::minutes crash_window(10);
 constexpr std::size_t crashes_max = 3;
 constexpr std::uint32_t lease_seconds = 900;
@@ -67,8 +69,8 @@ void GatewayLink::begin(bool adopt) {
   tasks_.spawn("gateway", live(adopt));
 }
 
-/// Whoever is cancelled may go on a little before it notices: a child begun then would be waited for
-/// in vain.
+/// Whoever is cancelled may go on a little before it notices: a child begun then would be waited
+/// for in vain.
 void GatewayLink::spawn(std::string_view name, asio::awaitable<void> child) {
   if (!closing_) tasks_.spawn(name, std::move(child));
 }
@@ -151,7 +153,11 @@ async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
   if (!fresh) {
     wire::GatewayCommand command;
     command.policy = wanted_.policy;
-    co_return co_await send(std::move(command));
+    auto greeted = co_await send(std::move(command));
+    if (!greeted) co_return greeted;
+    wire::GatewayCommand question;
+    question.names = true;
+    co_return co_await send(std::move(question));
   }
   auto trusted = read_authorities(host_.config.upstream_ca_file);
   if (!trusted) co_return base::passing(trusted);
@@ -180,6 +186,7 @@ wire::GatewayCommand GatewayLink::start_command(std::string trusted) const {
   start.resolvers = host_.config.resolvers.empty() ? os::host_resolvers() : host_.config.resolvers;
   start.trusted_ca_pem = std::move(trusted);
   start.admitted_networks = host_.config.private_routes;
+  start.names = names_;
   return command;
 }
 
@@ -193,7 +200,7 @@ async::Task<void> GatewayLink::send(wire::GatewayCommand command) {
 
 /// Until the gateway is gone, or silent at its start.
 asio::awaitable<void> GatewayLink::serve() {
-  co_await async::race(read_events(), tend());
+  co_await async::race(read_events(), tend_and_watch());
   if (stream_) stream_->close();
 }
 
@@ -218,6 +225,8 @@ asio::awaitable<void> GatewayLink::read_events() {
 
 void GatewayLink::on_event(wire::GatewayEvent event) {
   if (event.decision) record(*event.decision);
+  if (event.names) remember(*event.names);
+  if (event.broker_lost && !std::exchange(renewing_, true)) spawn("broker", renew_broker());
   if (event.started) {
     bool const again = std::exchange(guest_knows_one_, true);
     authority_ = std::move(event.started->authority_pem);
@@ -237,6 +246,40 @@ void GatewayLink::on_event(wire::GatewayEvent event) {
   changed_.notify_all();
 }
 
+/// What a gateway that was taken over says here is told to its successor alone, whose policy judges
+/// each name anew.
+void GatewayLink::remember(std::map<std::string, std::string> const& names) {
+  for (auto const& [name, address] : names) {
+    bool const sane = name.size() <= 253 && address.size() <= 15;
+    if (sane && names_.size() < names_max) names_.insert_or_assign(name, address);
+  }
+}
+
+asio::awaitable<void> GatewayLink::tend_and_watch() {
+  co_await async::race(tend(), watch_audit());
+}
+
+asio::awaitable<void> GatewayLink::watch_audit() {
+  co_await host_.audit.wait_broken();
+  co_await switch_off("its decisions cannot be recorded");
+}
+
+asio::awaitable<void> GatewayLink::renew_broker() {
+  // Leases first: a gateway that is connected finds its credentials.
+  while (state_ != State::off && stream_) {
+    leases_due_ = base::system_clock().steady_now();
+    auto const leased = co_await put_leases();
+    auto const renewed = co_await async::blocking(
+        [client = host_.hostd, slot = wanted_.slot] { return client.renew_broker(slot); });
+    if (!leased)  // tend() tries again
+      base::log::warn("leases_not_renewed",
+                      {{"sandbox", wanted_.sandbox}, {"what", leased.error().message()}});
+    if (renewed) break;
+    co_await async::sleep_for(broker_pause);
+  }
+  renewing_ = false;
+}
+
 void GatewayLink::record(wire::GatewayDecision const& decision) {
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
   host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
@@ -247,7 +290,6 @@ asio::awaitable<void> GatewayLink::tend() {
       co_await async::run_until(base::system_clock().in(start_patience), wait_settled());
   if (settled != async::Ended::finished) co_return;
   for (;;) {
-    if (host_.audit.broken()) co_return co_await switch_off("its decisions cannot be recorded");
     wire::GatewayCommand ping;
     ping.ping = true;
     auto const sent = co_await send(std::move(ping));
@@ -323,13 +365,43 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
   }
   if (refused) co_return base::fail(base::Code::invalid_argument, applied_->error);
   wanted_.policy = std::move(policy);
+  auto const answer = *applied_;
   if (credentials) {
+    for (auto const& old : wanted_.credentials) {
+      bool const stays = std::ranges::any_of(
+          *credentials, [&](wire::Lease const& lease) { return lease.name == old.name; });
+      if (!stays) revoked_.insert(old.name);
+    }
     wanted_.credentials = std::move(*credentials);
     leases_due_ = base::system_clock().steady_now();
     auto leased = co_await put_leases();
     if (!leased) co_return base::passing(leased, "lease the credentials");
   }
-  co_return *applied_;
+  co_return answer;
+}
+
+/// What was taken away: first nobody gets it any more, then requests that carry it are cut.
+async::Task<void> GatewayLink::end_revoked() {
+  while (!revoked_.empty()) {
+    auto const name = *revoked_.begin();
+    auto const is_back = std::ranges::any_of(
+        wanted_.credentials, [&](wire::Lease const& lease) { return lease.name == name; });
+    if (!is_back) {
+      http::RequestHead head{
+          "DELETE",
+          fmt::format("/leases/{}?credential={}", wanted_.sandbox, http::percent_encode(name)),
+          {{"Host", "broker"}}};
+      auto reply = co_await host_.broker.request(
+          std::move(head), "", base::system_clock().in(broker_patience));
+      if (!reply) co_return base::passing(reply, "reach the broker");
+      wire::GatewayCommand command;
+      command.revoke = name;
+      auto sent = co_await send(std::move(command));
+      if (!sent) co_return base::passing(sent, "tell the gateway");
+    }
+    revoked_.erase(name);
+  }
+  co_return base::Result<void>();
 }
 
 async::Task<void> GatewayLink::let_through(domain::Reach reach) {
@@ -355,6 +427,7 @@ asio::awaitable<void> GatewayLink::switch_off(std::string reason) {
   state_ = State::off;
   if (!error_)
     error_ = base::Error(base::Code::unavailable, "the sandbox's network is off: " + reason);
+  changed_.notify_all();
   wire::GatewayDecision decision;
   decision.kind = "network";
   decision.decision = "denied";
@@ -372,6 +445,8 @@ asio::awaitable<void> GatewayLink::switch_off(std::string reason) {
 }
 
 async::Task<void> GatewayLink::put_leases() {
+  auto ended = co_await end_revoked();
+  if (!ended) co_return base::passing(ended);
   auto const now = base::system_clock().steady_now();
   if (now < leases_due_) co_return base::Result<void>();
   auto const leases = wanted_.credentials;  // may be replaced while we wait

@@ -12,7 +12,9 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 
 namespace worker {
 
@@ -75,9 +77,15 @@ class GatewayLink {
   boost::asio::awaitable<void> wait_applied();
   boost::asio::awaitable<void> wait_settled();
   boost::asio::awaitable<void> switch_off(std::string reason);
+  boost::asio::awaitable<void> watch_audit();
+  boost::asio::awaitable<void> tend_and_watch();
+  /// A broker that was restarted knows neither the gateway nor its leases.
+  boost::asio::awaitable<void> renew_broker();
+  void remember(std::map<std::string, std::string> const& names);
   /// Tells the slot's rules.
   async::Task<void> let_through(domain::Reach reach);
   async::Task<void> put_leases();
+  async::Task<void> end_revoked();
   async::Task<void> send(wire::GatewayCommand command);
   void on_event(wire::GatewayEvent event);
   void record(wire::GatewayDecision const& decision);
@@ -95,8 +103,11 @@ class GatewayLink {
   bool guest_knows_one_ = false;  // an authority, which a new gateway's takes the place of
   std::optional<wire::GatewayApplied> applied_;
   std::deque<base::SteadyTime> crashes_;
+  std::map<std::string, std::string> names_;  // synthetic ones, for the gateway's successor
+  bool renewing_ = false;
   std::optional<domain::Reach> reach_;  // of the slot's rules; nothing: not known
   base::SteadyTime leases_due_{};
+  std::set<std::string> revoked_;  // credentials that were taken away and whose leases are to end
   async::Turnstile changing_;
   async::Turnstile writing_;
   async::Signal changed_;
