@@ -142,7 +142,9 @@ base::Result<PoolMade> ensure_pool(wire::Config const& config) {
   for (Place const& place :
        {Place{config.pool(), "root", "root", 0755},
         Place{config.pool() + "/templates", "root", "root", 0755},
-        Place{config.pool() + "/sandboxes", config.worker_user, config.worker_user, 0700}}) {
+        Place{config.pool() + "/sandboxes", config.worker_user, config.worker_user, 0700},
+        Place{config.pool() + "/suspended", config.worker_user, config.worker_user, 0700},
+        Place{config.pool() + "/snapshots", config.worker_user, config.worker_user, 0700}}) {
     auto done = ensure_directory(place);
     if (!done) return base::passing(done);
   }
