@@ -296,6 +296,8 @@ async::Task<void> QemuVmm::capture(os::FdRef state, base::Deadline deadline) {
 
 async::Task<void> QemuVmm::restore(os::FdRef state, base::Deadline deadline) {
   if (SPACE_FAULT("vmm.restore.begin")) co_return base::fail(base::Code::internal, "told to fail");
+  // QEMU reads on from where the file stands, and a capture through it leaves that at its end.
+  static_cast<void>(::lseek(state.get(), 0, SEEK_SET));
   auto step = co_await prepare_migration(state, deadline);
   if (!step) co_return base::passing(step, "prepare the restore");
   step = co_await command("migrate-incoming", {{"uri", std::string("fd:") + state_name}}, deadline);
@@ -411,7 +413,11 @@ async::Task<std::unique_ptr<Vmm>> QemuDriver::boot(BootSpec spec) {
 async::Task<std::unique_ptr<Vmm>> QemuDriver::adopt(std::uint32_t slot) {
   auto process = co_await launcher_.attach(slot);
   if (!process) co_return base::passing(process, "attach to the virtual machine");
-  co_return QemuVmm::take(executor_, launcher_, slot, std::move(*process));
+  co_return take_over(slot, std::move(*process));
+}
+
+base::Result<std::unique_ptr<Vmm>> QemuDriver::take_over(std::uint32_t slot, Process process) {
+  return QemuVmm::take(executor_, launcher_, slot, std::move(process));
 }
 
 }  // namespace vmm

@@ -13,6 +13,8 @@ class QemuDriver final : public Driver {
 
   async::Task<std::unique_ptr<Vmm>> boot(BootSpec spec) override;
   async::Task<std::unique_ptr<Vmm>> adopt(std::uint32_t slot) override;
+  /// Adopts what the launcher has found in `slot`.
+  base::Result<std::unique_ptr<Vmm>> take_over(std::uint32_t slot, Process process);
 
  private:
   asio::any_io_executor executor_;
