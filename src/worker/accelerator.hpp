@@ -40,6 +40,9 @@ class AcceleratorChoice {
   /// True once a boot has confirmed the choice.
   bool proven() const noexcept { return proven_; }
 
+  /// Fingerprint of the guest's kernel and initramfs.
+  std::string const& guest() const noexcept { return guest_; }
+
   /// How it was decided, for people.
   std::string const& sentence() const noexcept { return sentence_; }
 

@@ -190,38 +190,6 @@ TEST(Victim, DISABLED_StartsAndEndsOneSandbox) {
   async::run_test(body);
 }
 
-/// Runs this program again as the victim; its wait status. A fresh process, because ours has
-/// threads.
-awaitable<int> run_victim(std::string dir, std::string point, wire::StartSandbox request) {
-  std::ofstream(dir + "/faults") << point << " kill\n";
-  std::vector<std::string> variables{"SPACE_FAULT_FILE=" + dir + "/faults",
-                                     "VICTIM_DIR=" + dir,
-                                     "VICTIM_REQUEST=" + wire::encode_text(request)};
-  std::vector<std::string> arguments{
-      "victim", "--gtest_also_run_disabled_tests", "--gtest_filter=Victim.*", "--gtest_brief=1"};
-  auto const pointers = [](std::vector<std::string>& texts) {
-    std::vector<char*> out;
-    for (auto& text : texts)
-      out.push_back(text.data());
-    out.push_back(nullptr);
-    return out;
-  };
-  pid_t pid = 0;
-  int const problem = ::posix_spawn(&pid,
-                                    "/proc/self/exe",
-                                    nullptr,
-                                    nullptr,
-                                    pointers(arguments).data(),
-                                    pointers(variables).data());
-  if (problem != 0) throw std::runtime_error("posix_spawn");
-  os::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  auto watched = vmm::Descriptor::adopt(co_await asio::this_coro::executor, std::move(pidfd));
-  co_await watched->wait_readable();
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  co_return status;
-}
-
 class FaultWalk : public ::testing::TestWithParam<char const*> {};
 
 /// Killed at each step of a start or an end: the next worker finds either a running sandbox or
@@ -234,7 +202,7 @@ TEST_P(FaultWalk, NothingIsLostOrLeft) {
   auto test = [&]() -> awaitable<void> {
     FakeAgent agent(co_await asio::this_coro::executor);
     hostd.agent_port = agent.port();
-    auto const status = co_await run_victim(dir.path(), GetParam(), request);
+    auto const status = co_await testing::run_victim("Victim.*", dir.path(), GetParam(), request);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
         << "the point was never reached: " << status;
     Worker worker(co_await asio::this_coro::executor, config);

@@ -1,5 +1,6 @@
 #include "worker/agent_client.hpp"
 
+#include "base/log.hpp"
 #include "http/client.hpp"
 #include "worker/agent_replies.hpp"
 
@@ -35,23 +36,62 @@ async::Task<void> init_again(net::Stream stream, std::string body, std::string n
   co_return judge_init_reply(reply->status, reply->headers, reply->body, nonce);
 }
 
-async::Task<void> health_then_init(net::Stream stream,
-                                   wire::AgentInit init,
-                                   std::function<void()> on_answer) {
-  http::Connection connection(std::move(stream));
-  auto const health = co_await call(&connection, {"GET", "/health", {{"Host", "sandbox"}}}, {});
+async::Task<void> ask_health(http::Connection* connection) {
+  auto const health = co_await call(connection, {"GET", "/health", {{"Host", "sandbox"}}}, {});
   if (!health) co_return std::unexpected(health.error());
   if (health->status != 204 && health->status != 200) {
     co_return base::fail(
         base::Code::internal,
         fmt::format("the guest's agent is not healthy: status {}", health->status));
   }
+  co_return base::Result<void>();
+}
+
+async::Task<void> health_then_init(net::Stream stream,
+                                   wire::AgentInit init,
+                                   std::function<void()> on_answer) {
+  http::Connection connection(std::move(stream));
+  auto const healthy = co_await ask_health(&connection);
+  if (!healthy) co_return std::unexpected(healthy.error());
   if (on_answer) on_answer();
   http::RequestHead head{
       "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
   auto const reply = co_await call(&connection, std::move(head), wire::encode_text(init));
   if (!reply) co_return std::unexpected(reply.error());
   co_return judge_init_reply(reply->status, reply->headers, reply->body, init.nonce);
+}
+
+/// A message of the Connect protocol: a flag byte, the length, the JSON.
+std::string connect_message(std::string_view text) {
+  std::string out(1, '\0');
+  for (unsigned const shift : {24U, 16U, 8U, 0U})
+    out.push_back(static_cast<char>(text.size() >> shift & 0xffU));
+  return out.append(text);
+}
+
+/// As the client's `commands.run` does it.
+constexpr std::string_view exercise =
+    R"({"process":{"cmd":"/bin/bash","args":["-l","-c",)"
+    R"("echo ok; ls / >/dev/null; sh -c true; python3 -c 'import json, os, subprocess, sys'"]},)"
+    R"("stdin":false})";
+
+async::Task<void> health_then_exercise(net::Stream stream, std::function<void()> on_answer) {
+  http::Connection connection(std::move(stream));
+  auto const healthy = co_await ask_health(&connection);
+  if (!healthy) co_return std::unexpected(healthy.error());
+  if (on_answer) on_answer();
+  http::RequestHead head{"POST",
+                         "/process.Process/Start",
+                         {{"Host", "sandbox"},
+                          {"Content-Type", "application/connect+json"},
+                          {"Connect-Protocol-Version", "1"}}};
+  auto const ran = co_await call(&connection, std::move(head), connect_message(exercise));
+  bool const well = ran && ran->body.find(R"("exited":true)") != std::string::npos;
+  if (!well)
+    base::log::info("exercise_incomplete",
+                    {{"status", ran ? ran->status : 0},
+                     {"what", ran ? printable_reply(ran->body) : ran.error().message()}});
+  co_return base::Result<void>();
 }
 
 async::Task<std::string> get_metrics(net::Stream stream, std::string init_key) {
@@ -71,6 +111,21 @@ async::Task<void> initialise_agent(net::Stream connection,
                                    std::function<void()> on_answer) {
   return async::with_deadline(
       deadline, health_then_init(std::move(connection), std::move(init), std::move(on_answer)));
+}
+
+async::Task<void> claim_agent(net::Stream connection,
+                              wire::AgentInit init,
+                              base::Deadline deadline) {
+  auto nonce = init.nonce;
+  return async::with_deadline(
+      deadline, init_again(std::move(connection), wire::encode_text(init), std::move(nonce)));
+}
+
+async::Task<void> exercise_agent(net::Stream connection,
+                                 base::Deadline deadline,
+                                 std::function<void()> on_answer) {
+  return async::with_deadline(deadline,
+                              health_then_exercise(std::move(connection), std::move(on_answer)));
 }
 
 async::Task<void> update_agent(net::Stream connection,

@@ -21,6 +21,18 @@ async::Task<void> initialise_agent(net::Stream connection,
                                    base::Deadline deadline,
                                    std::function<void()> on_answer);
 
+/// The same without the question first: for a machine that has answered before.
+async::Task<void> claim_agent(net::Stream connection,
+                              wire::AgentInit init,
+                              base::Deadline deadline);
+
+/// GET /health of a machine that belongs to nobody yet, then what users run first: a login shell
+/// and an interpreter, so that nothing of them is new to the emulator or cold in memory. Only the
+/// answer to /health counts; a template may have neither program. Errors: as initialise_agent().
+async::Task<void> exercise_agent(net::Stream connection,
+                                 base::Deadline deadline,
+                                 std::function<void()> on_answer);
+
 /// POST /init of a running guest's agent: `changes` brings the init key and the same `nonce`.
 async::Task<void> update_agent(net::Stream connection,
                                boost::json::object changes,

@@ -43,11 +43,11 @@ BOOST_DESCRIBE_STRUCT(AgentMetrics,
                        disk_used,
                        disk_total))
 
-std::string quoted(std::string_view body) {
+}  // namespace
+
+std::string printable_reply(std::string_view body) {
   return vmm::printable_tail(body, 3, 300);
 }
-
-}  // namespace
 
 base::Result<void> judge_init_reply(int status,
                                     http::Headers const& headers,
@@ -60,7 +60,8 @@ base::Result<void> judge_init_reply(int status,
   auto const code = status == 400 ? base::Code::invalid_argument : base::Code::internal;
   return base::fail(
       code,
-      fmt::format("the guest's agent refused its start with status {}: {}", status, quoted(body)));
+      fmt::format(
+          "the guest's agent refused its start with status {}: {}", status, printable_reply(body)));
 }
 
 base::Result<std::string> judge_metrics_reply(int status, std::string_view body) {

@@ -23,4 +23,7 @@ base::Result<void> judge_init_reply(int status,
 /// The answer to GET /metrics: the numbers of the in-guest protocol and nothing else, as JSON.
 base::Result<std::string> judge_metrics_reply(int status, std::string_view body);
 
+/// A few lines of an answer for a log.
+std::string printable_reply(std::string_view body);
+
 }  // namespace worker

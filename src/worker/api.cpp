@@ -62,6 +62,21 @@ base::Result<std::string> cause_of(std::string_view query) {
   return "deleted";
 }
 
+base::Result<audit::Query> audit_query(std::string_view text) {
+  auto const fields = http::parse_query(text);
+  if (!fields) return std::unexpected(fields.error());
+  audit::Query out;
+  std::uint32_t limit = 100;
+  for (auto const& [name, value] : *fields) {
+    auto const* const end = value.data() + value.size();
+    if (name == "sandbox") out.sandbox = value;
+    if (name == "after") std::from_chars(value.data(), end, out.after);
+    if (name == "limit") std::from_chars(value.data(), end, limit);
+  }
+  out.limit = std::clamp(limit, 1U, 1000U);
+  return out;
+}
+
 /// The sandbox whose decisions a request wants to follow.
 std::optional<std::string> asks_decisions(http::RequestHead const& head) {
   constexpr std::string_view prefix = "/sandboxes/";
@@ -98,7 +113,7 @@ asio::awaitable<void> Api::handle(http::Request& request, http::ResponseWriter& 
   } else if (request.head.method == "GET" && request.head.path() == "/ended") {
     sent = co_await stream_ended(&response);
   } else if (auto const id = asks_decisions(request.head); id && worker_.find(*id)) {
-    sent = co_await stream_decisions(&response, *id);
+    sent = co_await stream_decisions(&response, *id, request.head.query() != "follow=0");
   } else {
     auto answered = co_await answer(&request);
     sent = co_await response.send(answered ? std::move(*answered) : failure(answered.error()));
@@ -116,6 +131,11 @@ async::Task<http::Response> Api::answer(http::Request* request) {
     co_return json_response(
         200, wire::to_text(json::object{{"sandboxes", wire::encode(worker_.list())}}));
   }
+  if (path == "/drain" && method == "POST") co_return co_await drain(request);
+  constexpr std::string_view snapshots = "/snapshots";
+  if (path.starts_with(snapshots))
+    co_return co_await answer_snapshots(request, path.substr(snapshots.size()));
+  if (path == "/audit" && method == "GET") co_return co_await list_audit(request->head);
   constexpr std::string_view prefix = "/sandboxes/";
   if (!path.starts_with(prefix)) co_return no_such_route();
   auto const rest = path.substr(prefix.size());
@@ -131,6 +151,7 @@ async::Task<http::Response> Api::answer_sandbox(http::Request* request,
   if (what.empty() && method == "DELETE") co_return co_await end(request, std::move(id));
   if (what == "token" && method == "PUT") co_return co_await set_token(request, std::move(id));
   if (what == "policy" && method == "PUT") co_return co_await set_policy(request, std::move(id));
+  if (method == "POST") co_return co_await change(request, std::move(id), std::move(what));
   if (method != "GET") co_return no_such_route();
   auto const sandbox = worker_.find(id);
   if (!sandbox) co_return base::fail(base::Code::not_found, "this sandbox is not on this worker");
@@ -192,7 +213,21 @@ async::Task<http::Response> Api::set_policy(http::Request* request, std::string 
   co_return respond(applied);
 }
 
-async::Task<void> Api::stream_decisions(http::ResponseWriter* response, std::string id) {
+async::Task<http::Response> Api::list_audit(http::RequestHead head) {
+  auto query = audit_query(head.query());
+  if (!query) co_return std::unexpected(query.error());
+  auto const page = co_await worker_.host().audit.page(std::move(*query));
+  if (!page) co_return std::unexpected(page.error());
+  co_return json_response(200,
+                          fmt::format(R"({{"records":[{}],"next_after":{},"more":{}}})",
+                                      fmt::join(page->lines, ","),
+                                      page->next_after,
+                                      page->more));
+}
+
+async::Task<void> Api::stream_decisions(http::ResponseWriter* response,
+                                        std::string id,
+                                        bool follow) {
   auto begun = co_await response->begin({200, {{"Content-Type", "application/x-ndjson"}}});
   if (!begun) co_return begun;
   auto& feed = worker_.host().audit;
@@ -205,6 +240,7 @@ async::Task<void> Api::stream_decisions(http::ResponseWriter* response, std::str
     }
     seen = up_to;
     if (!worker_.find(id)) co_return base::Result<void>();
+    if (!follow) co_return co_await response->finish();
     if (feed.last() > seen) continue;
     auto const more =
         co_await async::run_until(base::system_clock().in(std::chrono::seconds(5)), feed.wait());

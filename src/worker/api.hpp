@@ -25,11 +25,17 @@ class Api final : public http::Handler {
   async::Task<http::Response> answer_sandbox(http::Request* request,
                                              std::string id,
                                              std::string what);
+  async::Task<http::Response> change(http::Request* request, std::string id, std::string verb);
+  async::Task<http::Response> restore(http::Request* request, std::string id);
+  async::Task<http::Response> snapshot(http::Request* request, std::string id);
+  async::Task<http::Response> drain(http::Request* request);
+  async::Task<http::Response> answer_snapshots(http::Request* request, std::string name);
   async::Task<http::Response> start(http::Request* request);
   async::Task<http::Response> end(http::Request* request, std::string id);
   async::Task<http::Response> set_token(http::Request* request, std::string id);
   async::Task<http::Response> set_policy(http::Request* request, std::string id);
-  async::Task<void> stream_decisions(http::ResponseWriter* response, std::string id);
+  async::Task<http::Response> list_audit(http::RequestHead head);
+  async::Task<void> stream_decisions(http::ResponseWriter* response, std::string id, bool follow);
   async::Task<void> stream_ended(http::ResponseWriter* response);
 
   Worker& worker_;

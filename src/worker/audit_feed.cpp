@@ -45,6 +45,12 @@ void AuditFeed::add(std::string const& sandbox, std::string record) {
   changed_.notify_all();
 }
 
+async::Task<audit::Page> AuditFeed::page(audit::Query query) const {
+  co_return co_await async::blocking([directory = directory_, query = std::move(query)] {
+    return audit::read_page(directory, query);
+  });
+}
+
 asio::awaitable<void> AuditFeed::run() {
   for (;;) {
     while (waiting_.empty())

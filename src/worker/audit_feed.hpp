@@ -2,6 +2,7 @@
 
 #include "async/task.hpp"
 #include "audit/chain.hpp"
+#include "audit/reader.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,9 @@ class AuditFeed {
   async::Task<void> open();
   /// `record`: one JSON object on one line.
   void add(std::string const& sandbox, std::string record);
+
+  /// Of what is on disk.
+  async::Task<audit::Page> page(audit::Query query) const;
 
   bool broken() const noexcept { return broken_; }
 

@@ -31,7 +31,7 @@ std::vector<std::string> names_in(std::string const& path) {
   return names;
 }
 
-base::Result<void> copy_range(os::Fd const& from, os::Fd const& to, off_t at, off_t end) {
+base::Result<void> copy_range(os::FdRef from, os::Fd const& to, off_t at, off_t end) {
   while (at < end) {
     loff_t in = at;
     loff_t out = at;
@@ -46,7 +46,7 @@ base::Result<void> copy_range(os::Fd const& from, os::Fd const& to, off_t at, of
 }
 
 /// Only what is written in the image; holes stay holes.
-base::Result<void> copy_sparse(os::Fd const& from, os::Fd const& to, off_t size) {
+base::Result<void> copy_sparse(os::FdRef from, os::Fd const& to, off_t size) {
   if (::ftruncate(to.get(), size) != 0) return base::fail_errno("size the disk");
   for (off_t at = 0; at < size;) {
     auto const data = ::lseek(from.get(), at, SEEK_DATA);
@@ -119,9 +119,25 @@ base::Result<os::Fd> DiskPool::clone(std::string const& build,
     return base::fail(base::Code::not_found,
                       fmt::format("the template build {} is not on this host", build));
   }
+  if (!image) return base::fail_errno("open the template's image", image_path);
+  return clone_image(image, sandbox, disk_mib);
+}
+
+base::Result<void> DiskPool::fill(os::FdRef from, os::Fd const& to) const {
+  if (method_ == CloneMethod::reflink) {
+    if (::ioctl(to.get(), FICLONE, from.get()) != 0) return base::fail_errno("clone an image");
+    return {};
+  }
   struct stat about{};
-  if (!image || ::fstat(image.get(), &about) != 0)
-    return base::fail_errno("open the template's image", image_path);
+  if (::fstat(from.get(), &about) != 0) return base::fail_errno("look at an image");
+  return copy_sparse(from, to, about.st_size);
+}
+
+base::Result<os::Fd> DiskPool::clone_image(os::FdRef image,
+                                           std::string const& sandbox,
+                                           std::uint32_t disk_mib) const {
+  struct stat about{};
+  if (::fstat(image.get(), &about) != 0) return base::fail_errno("look at an image");
   auto const wanted = static_cast<off_t>(disk_mib * mib);
   if (wanted < about.st_size) {
     auto const least = (static_cast<std::uint64_t>(about.st_size) + mib - 1) / mib;
@@ -133,12 +149,7 @@ base::Result<os::Fd> DiskPool::clone(std::string const& build,
     return base::fail_errno("make the sandbox's disk directory", dir);
   auto disk = create(dir + "/disk.img");
   base::Result<void> filled;
-  if (disk && method_ == CloneMethod::reflink) {
-    if (::ioctl(disk->get(), FICLONE, image.get()) != 0)
-      filled = base::fail_errno("clone the template's image", image_path);
-  } else if (disk) {
-    filled = copy_sparse(image, *disk, about.st_size);
-  }
+  if (disk) filled = fill(image, *disk);
   if (disk && filled && ::ftruncate(disk->get(), wanted) != 0)
     filled = base::fail_errno("size the disk");
   if (disk && filled) return disk;
@@ -151,12 +162,57 @@ base::Result<os::Fd> DiskPool::clone(std::string const& build,
   return std::unexpected(std::move(failed));
 }
 
+base::Result<void> DiskPool::copy_out(std::string const& sandbox, std::string const& path) const {
+  auto const from_path = fmt::format("{}/sandboxes/{}/disk.img", dir_, sandbox);
+  os::Fd const from(::open(from_path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!from) return base::fail_errno("open the sandbox's disk", from_path);
+  auto const to = create(path);
+  if (!to) return std::unexpected(to.error());
+  return fill(from, *to);
+}
+
+base::Result<void> DiskPool::rename(std::string const& from, std::string const& to) const {
+  auto const old_dir = fmt::format("{}/sandboxes/{}", dir_, from);
+  auto const new_dir = fmt::format("{}/sandboxes/{}", dir_, to);
+  if (std::rename(old_dir.c_str(), new_dir.c_str()) != 0)
+    return base::fail_errno("rename a disk's directory", old_dir);
+  return {};
+}
+
+base::Result<void> DiskPool::keep_base(os::FdRef memory, std::string const& sandbox) const {
+  auto const from = fmt::format("/proc/self/fd/{}", memory.get());
+  auto const to = fmt::format("{}/sandboxes/{}/base", dir_, sandbox);
+  if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return base::fail_errno("keep the memory file that a machine maps", to);
+  return {};
+}
+
+bool DiskPool::has_base(std::string const& sandbox) const {
+  return ::access(fmt::format("{}/sandboxes/{}/base", dir_, sandbox).c_str(), F_OK) == 0;
+}
+
+base::Result<void> DiskPool::link_disk(std::string const& sandbox, std::string const& into) const {
+  auto const from = fmt::format("{}/sandboxes/{}/disk.img", dir_, sandbox);
+  if (::link(from.c_str(), (into + "/disk.img").c_str()) != 0)
+    return base::fail_errno("keep a sandbox's disk", from);
+  return {};
+}
+
+base::Result<void> DiskPool::link_base(std::string const& sandbox, std::string const& into) const {
+  auto const from = fmt::format("{}/sandboxes/{}/base", dir_, sandbox);
+  if (::link(from.c_str(), (into + "/base").c_str()) != 0 && errno != ENOENT)
+    return base::fail_errno("keep a sandbox's memory file", from);
+  return {};
+}
+
 base::Result<void> DiskPool::remove(std::string const& sandbox) const {
   if (!base::SandboxId::parse(sandbox))
     return base::fail(base::Code::invalid_argument, "not a sandbox's id");
   auto const dir = fmt::format("{}/sandboxes/{}", dir_, sandbox);
-  if (::unlink((dir + "/disk.img").c_str()) != 0 && errno != ENOENT)
-    return base::fail_errno("remove the disk", dir);
+  for (char const* file : {"/disk.img", "/base"}) {
+    if (::unlink((dir + file).c_str()) != 0 && errno != ENOENT)
+      return base::fail_errno("remove the disk", dir + file);
+  }
   if (::rmdir(dir.c_str()) != 0 && errno != ENOENT)
     return base::fail_errno("remove the disk's directory", dir);
   return {};
@@ -185,15 +241,35 @@ std::vector<std::string> DiskPool::builds() const {
   return names;
 }
 
+std::string DiskPool::latest_build() const {
+  std::string latest;
+  std::int64_t made = 0;
+  for (auto const& build : builds()) {
+    struct stat about{};
+    if (::stat(fmt::format("{}/templates/{}/disk.img", dir_, build).c_str(), &about) != 0) continue;
+    auto const at = about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec;
+    if (latest.empty() || at > made) {
+      latest = build;
+      made = at;
+    }
+  }
+  return latest;
+}
+
 base::Result<PoolSpace> DiskPool::space() const {
   struct statvfs about{};
   if (::statvfs(dir_.c_str(), &about) != 0) return base::fail_errno("measure the pool", dir_);
-  std::uint64_t templates = 0;
+  std::uint64_t templates = 0;  // and snapshots
   for (auto const& build : builds()) {
     struct stat image{};
     if (::stat(fmt::format("{}/templates/{}/disk.img", dir_, build).c_str(), &image) == 0) {
       templates += static_cast<std::uint64_t>(image.st_blocks) * 512;
     }
+  }
+  for (auto const& name : names_in(dir_ + "/snapshots")) {
+    struct stat memory{};
+    if (::stat(fmt::format("{}/snapshots/{}/memory", dir_, name).c_str(), &memory) == 0)
+      templates += static_cast<std::uint64_t>(memory.st_blocks) * 512;
   }
   auto const total = about.f_blocks * about.f_frsize;
   // A twentieth for the file system's own metadata: it grows with every clone.

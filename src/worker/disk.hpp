@@ -19,7 +19,7 @@ std::string_view name_of(CloneMethod method) noexcept;
 
 struct PoolSpace {
   std::uint64_t total_mib =
-      0;  // for sandboxes: without the templates' images and the file system's own reserve
+      0;  // for sandboxes: without templates, snapshots and the file system's own reserve
   std::uint64_t used_mib = 0;  // really written, of all kinds
 };
 
@@ -40,6 +40,22 @@ class DiskPool {
   base::Result<os::Fd> clone(std::string const& build,
                              std::string const& sandbox,
                              std::uint32_t disk_mib) const;
+  /// The same from any image.
+  base::Result<os::Fd> clone_image(os::FdRef image,
+                                   std::string const& sandbox,
+                                   std::uint32_t disk_mib) const;
+  /// A new file at `path` with what is on the sandbox's disk; its machine must stand still.
+  base::Result<void> copy_out(std::string const& sandbox, std::string const& path) const;
+  /// `sandboxes/<id>/base`: the memory file that this machine maps, under a name of its own, so
+  /// that it is there for a suspend whatever becomes of the snapshot that it belongs to.
+  base::Result<void> keep_base(os::FdRef memory, std::string const& sandbox) const;
+  /// Does it map one?
+  bool has_base(std::string const& sandbox) const;
+  /// Second names of the disk, and of the base if there is one, in a directory of this pool.
+  base::Result<void> link_disk(std::string const& sandbox, std::string const& into) const;
+  base::Result<void> link_base(std::string const& sandbox, std::string const& into) const;
+  /// A machine made ahead becomes `to`'s.
+  base::Result<void> rename(std::string const& from, std::string const& to) const;
   /// Gone when this succeeds; absent is fine.
   base::Result<void> remove(std::string const& sandbox) const;
 
@@ -47,9 +63,13 @@ class DiskPool {
   std::uint32_t image_mib(std::string const& build) const;
   std::vector<std::string> sandboxes() const;
   std::vector<std::string> builds() const;
+  /// The one whose image was made last; "" without any.
+  std::string latest_build() const;
   base::Result<PoolSpace> space() const;
 
  private:
+  base::Result<void> fill(os::FdRef from, os::Fd const& to) const;
+
   std::string dir_;
   CloneMethod method_ = CloneMethod::copy;
 };

@@ -2,12 +2,15 @@
 
 #include "base/id.hpp"
 #include "os/packet_socket.hpp"
+#include "vmm/descriptor.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -16,8 +19,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 #include <unistd.h>
 
 namespace worker::testing {
@@ -57,6 +63,14 @@ TempDir::~TempDir() {
 }
 
 FakeHostd::FakeHostd(std::string socket_path) : path_(std::move(socket_path)) {
+  auto* const memory = ::mmap(nullptr,
+                              memory_bytes,
+                              PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                              -1,
+                              0);
+  if (memory == MAP_FAILED) throw std::runtime_error("mmap");
+  memory_ = static_cast<char*>(memory);
   come_up();
 }
 
@@ -64,6 +78,28 @@ FakeHostd::~FakeHostd() {
   go_down();
   for (auto& [number, slot] : slots_)
     static_cast<void>(end(slot));
+  ::munmap(memory_, memory_bytes);
+}
+
+void FakeHostd::write_memory(std::size_t at, std::string_view text) {
+  std::scoped_lock const lock(mutex_);
+  text.copy(memory_ + at, text.size());
+}
+
+std::size_t FakeHostd::halted() const {
+  std::scoped_lock const lock(mutex_);
+  return static_cast<std::size_t>(std::ranges::count_if(slots_, [](auto const& one) {
+    return one.second.state == hostd::SlotState::running && one.second.halted;
+  }));
+}
+
+FakeHostd::Answer FakeHostd::open_memory(Slot const& slot) {
+  Answer out;
+  for (char const* what : {"pagemap", "mem"}) {
+    auto const path = fmt::format("/proc/{}/{}", slot.pid, what);
+    out.fds.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  return out;
 }
 
 void FakeHostd::go_down() {
@@ -91,7 +127,12 @@ void FakeHostd::come_up() {
 void FakeHostd::serve(std::stop_token stop) {
   while (!stop.stop_requested()) {
     pollfd waiting{.fd = listener_->get(), .events = POLLIN, .revents = 0};
-    if (::poll(&waiting, 1, 5) <= 0) continue;
+    if (speak_qmp) {
+      std::scoped_lock const lock(mutex_);
+      for (auto& [number, slot] : slots_)
+        talk(slot);
+    }
+    if (::poll(&waiting, 1, speak_qmp ? 1 : 5) <= 0) continue;
     os::Fd connection(::accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!connection) continue;
     hostd::Request request;
@@ -159,6 +200,8 @@ FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
       return end(slot);
     case hostd::Action::dial:
       return dial();
+    case hostd::Action::open_memory:
+      return open_memory(slot);
     default:
       out.reply.state = slot.state;
       slot.sandbox.copy(out.reply.sandbox.data(), out.reply.sandbox.size());
@@ -192,12 +235,83 @@ FakeHostd::Answer FakeHostd::connect_machine(Slot& slot, bool with_errors) {
   out.fds.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, slot.pid, 0)));
   auto [qmp, ours] = socket_pair();
   slot.qmp = std::move(ours);
+  if (speak_qmp)
+    say(slot.qmp,
+        R"({"QMP":{"version":{},"capabilities":[]}})"
+        "\r\n");
   out.fds.push_back(std::move(qmp));
   auto [console, also_ours] = socket_pair();
   slot.console = std::move(also_ours);
   out.fds.push_back(std::move(console));
   if (with_errors) out.fds.push_back(std::move(socket_pair().first));
   return out;
+}
+
+/// What the worker has said to the machine since.
+void FakeHostd::talk(Slot& slot) {
+  while (slot.qmp) {
+    std::array<char, 4096> bytes{};
+    std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{bytes.data(), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    auto const got = ::recvmsg(slot.qmp.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got <= 0) return;
+    if (auto const* head = CMSG_FIRSTHDR(&message); head && head->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
+      slot.passed = os::Fd(fd);
+    }
+    slot.heard.append(bytes.data(), static_cast<std::size_t>(got));
+    for (auto end = slot.heard.find('\n'); end != std::string::npos; end = slot.heard.find('\n')) {
+      auto const line = slot.heard.substr(0, end);
+      slot.heard.erase(0, end + 1);
+      obey(slot, line);
+    }
+  }
+}
+
+void FakeHostd::obey(Slot& slot, std::string const& line) {
+  auto const command = boost::json::parse(line).as_object();
+  auto const& name = command.at("execute").as_string();
+  boost::json::value answer = boost::json::object();
+  if (name == "stop") ++stops;
+  if (name == "stop" || name == "cont") slot.halted = name == "stop";
+  if (name == "query-status")
+    answer = boost::json::object{{"status", slot.halted ? "paused" : "running"}};
+  if (name == "xen-save-devices-state") {
+    using namespace std::string_view_literals;
+    constexpr auto devices = "QEVM\0\0\0\x03STATE"sv;
+    if (::write(slot.passed.get(), devices.data(), devices.size()) != std::ssize(devices))
+      throw std::runtime_error("the devices cannot be written");
+  }
+  if (name == "human-monitor-command") {
+    // SAFETY: the address is all that is wanted of it.
+    answer = fmt::format("Host virtual address for 0x0 (m) is {:#x}\r\n",
+                         reinterpret_cast<std::uintptr_t>(memory_));
+  }
+  if (name == "query-migrate") answer = boost::json::object{{"status", "completed"}};
+  if (name == "migrate" && ::write(slot.passed.get(), "STATE", 5) != 5)
+    throw std::runtime_error("the state cannot be written");
+  if (name == "migrate-incoming") {
+    std::array<char, 256> state{};
+    auto const got = ::read(slot.passed.get(), state.data(), state.size());
+    bool const fits = got >= 5 && std::string_view(state.data(), static_cast<std::size_t>(got))
+                                      .ends_with("STATE");
+    if (!fits || refuse_restore) {
+      ::kill(slot.pid, SIGKILL);
+      slot.qmp.reset();
+      return;
+    }
+  }
+  auto const text =
+      boost::json::serialize(boost::json::object{{"return", answer}, {"id", command.at("id")}}) +
+      "\r\n";
+  // Its worker may have died meanwhile.
+  static_cast<void>(::send(slot.qmp.get(), text.data(), text.size(), MSG_NOSIGNAL));
 }
 
 void FakeHostd::notice_end(Slot& slot) {
@@ -318,6 +432,10 @@ asio::awaitable<void> FakeAgent::handle(http::Request& request, http::ResponseWr
   auto const path = request.head.path();
   if (path == "/metrics")
     answer = {200, {}, R"({"ts": 7, "cpu_used_pct": 1.5, "mem_total": 100, "secret": "dropped"})"};
+  if (path == "/process.Process/Start") {
+    ++exercises;
+    answer = {200, {}, R"({"event":{"end":{"exited":true}}})"};
+  }
   if (path == "/init") {
     auto const body = co_await request.body.read_all(1 << 20);
     auto const init = wire::decode_text<wire::AgentInit>(*body);
@@ -332,6 +450,39 @@ asio::awaitable<void> FakeAgent::handle(http::Request& request, http::ResponseWr
   static_cast<void>(sent);
 }
 
+asio::awaitable<int> run_victim(std::string filter,
+                                std::string dir,
+                                std::string point,
+                                wire::StartSandbox request) {
+  std::ofstream(dir + "/faults") << point << " kill\n";
+  std::vector<std::string> variables{"SPACE_FAULT_FILE=" + dir + "/faults",
+                                     "VICTIM_DIR=" + dir,
+                                     "VICTIM_REQUEST=" + wire::encode_text(request)};
+  std::vector<std::string> arguments{
+      "victim", "--gtest_also_run_disabled_tests", "--gtest_filter=" + filter, "--gtest_brief=1"};
+  auto const pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> out;
+    for (auto& text : texts)
+      out.push_back(text.data());
+    out.push_back(nullptr);
+    return out;
+  };
+  pid_t pid = 0;
+  int const problem = ::posix_spawn(&pid,
+                                    "/proc/self/exe",
+                                    nullptr,
+                                    nullptr,
+                                    pointers(arguments).data(),
+                                    pointers(variables).data());
+  if (problem != 0) throw std::runtime_error("posix_spawn");
+  os::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  auto watched = vmm::Descriptor::adopt(co_await asio::this_coro::executor, std::move(pidfd));
+  co_await watched->wait_readable();
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  co_return status;
+}
+
 wire::Config config_in(std::string const& dir) {
   wire::Config config;
   config.data_dir = dir + "/data";
@@ -340,6 +491,8 @@ wire::Config config_in(std::string const& dir) {
   config.slots_max = 8;
   config.memory_mib_max = 4096;
   config.vcpus_max = 16;
+  config.warm_target = 0;
+  config.base_snapshots = false;
   for (auto const* path : {"/data/guest", "/data/pool/templates/b1", "/run/hostd", "/run/worker"})
     fs::create_directories(dir + path);
   std::ofstream(dir + "/data/guest/vmlinux") << "kernel";

@@ -40,7 +40,11 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
       executor(on),
       hostd(config.hostd_socket()),
       launcher(hostd, rates_of(config)),
-      driver(on, launcher),
+      driver(on,
+             launcher,
+             {.bytes_per_s = rates_of(config).disk_bytes_per_s,
+              .ops_per_s = rates_of(config).disk_ops_per_s}),
+      engine(worker_dir(config) + "/engine.json"),
       journal(worker_dir(config) + "/sandboxes"),
       disks(config.pool()),
       slots(on, hostd, config.slots_max, 4),
@@ -50,7 +54,18 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
       audit(on, worker_dir(config) + "/audit"),
       broker(on, [path = config.broker_socket()] { return net::connect_unix(path); }),
       capacity(totals(config)),
-      accelerator(worker_dir(config) + "/accelerator.json", config.guest()) {}
+      accelerator(worker_dir(config) + "/accelerator.json", config.guest()),
+      suspended(config.pool() + "/suspended", worker_dir(config) + "/state.key"),
+      snapshots(config.pool() + "/snapshots", worker_dir(config) + "/state.key"),
+      base_files(config.pool()) {}
+
+async::Task<std::string> machine_identity(Host& host) {
+  if (!host.identity.empty()) co_return host.identity;
+  auto found = co_await async::blocking(
+      [guest = host.accelerator.guest()] { return identity_of(guest, vmm::qemu_binary); });
+  if (found) host.identity = *found;
+  co_return found;
+}
 
 std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept {
   return vmm::overhead_mib(accelerator == vmm::Accelerator::kvm, hostd::Machine{}.tb_size_mib);

@@ -2,18 +2,20 @@
 
 #include "hostd/client.hpp"
 #include "http/client.hpp"
-#include "vmm/qemu.hpp"
 #include "wire/config.hpp"
 #include "worker/accelerator.hpp"
 #include "worker/audit_feed.hpp"
+#include "worker/base_shelf.hpp"
 #include "worker/capacity.hpp"
 #include "worker/dialer.hpp"
 #include "worker/disk.hpp"
 #include "worker/ended_log.hpp"
+#include "worker/engine.hpp"
 #include "worker/gate.hpp"
 #include "worker/hostd_launcher.hpp"
 #include "worker/journal.hpp"
 #include "worker/slot_pool.hpp"
+#include "worker/state_store.hpp"
 
 namespace worker {
 
@@ -34,7 +36,8 @@ struct Host {
   boost::asio::any_io_executor executor;
   hostd::Client hostd;
   HostdLauncher launcher;
-  vmm::QemuDriver driver;
+  EngineDriver driver;
+  EngineChoice engine;
   Journal journal;
   DiskPool disks;
   SlotPool slots;
@@ -45,7 +48,12 @@ struct Host {
   http::Client broker;
   Capacity capacity;
   AcceleratorChoice accelerator;
+  StateStore suspended;
+  StateStore snapshots;
+  BaseFiles base_files;
+  BaseShelf bases;
   CloneMethod clone_method = CloneMethod::copy;
+  std::string identity;  // machine_identity()
   std::uint64_t tsc_khz = 0;
   std::uint32_t hostd_features = 0;
   BootLimits boot_limits;
@@ -53,12 +61,18 @@ struct Host {
   /// Do sandboxes here get a gateway? Without one they have no network at all.
   bool has_uplink() const { return config.uplink != "none"; }
 
+  std::chrono::milliseconds quiet_step{100};  // three of them without a start: time to make ahead
+  std::chrono::milliseconds restore_patience{30'000};  // of the VMM, not of the guest
+  std::chrono::milliseconds exercise_patience{60'000};
   std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
   std::chrono::milliseconds health_patience{10'000};
   std::chrono::milliseconds health_repeat{
       1'000};  // between refusals, of which three in a row are an agent's loss
 };
+
+/// What saved machines depend on, worked out at the first call. Errors: as identity_of().
+async::Task<std::string> machine_identity(Host& host);
 
 /// Memory that a VMM needs beside its guest's, in MiB: reserved here, and the limit that hostd
 /// sets.

@@ -46,8 +46,9 @@ base::Result<std::string> read_whole(std::string const& path) {
 }  // namespace
 
 std::string JournalEntry::check() const {
-  if (phase != "starting" && phase != "running" && phase != "ending" && phase != "ended")
-    return "phase: unknown";
+  constexpr std::array known{"starting",  "running",   "ending",    "ended",    "warm",
+                             "paused",    "suspending", "suspended", "restoring"};
+  if (std::ranges::find(known, phase) == known.end()) return "phase: unknown";
   if (!base::SandboxId::parse(sandbox)) return "sandbox: not an id";
   if (epoch == 0) return "epoch: at least 1";
   return {};
@@ -68,6 +69,18 @@ base::Result<void> Journal::open() const {
 }
 
 base::Result<void> Journal::write(JournalEntry const& entry) const {
+  return write(entry, false);
+}
+
+base::Result<void> Journal::write_durably(JournalEntry const& entry) const {
+  auto written = write(entry, true);
+  if (!written) return written;
+  os::Fd const dir(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!dir || ::fsync(dir.get()) != 0) return base::fail_errno("sync the journal", dir_);
+  return {};
+}
+
+base::Result<void> Journal::write(JournalEntry const& entry, bool sync) const {
   auto const path = fmt::format("{}/{}.json", dir_, entry.sandbox);
   auto const temporary = path + std::string(half_written);
   os::Fd file(
@@ -75,6 +88,7 @@ base::Result<void> Journal::write(JournalEntry const& entry) const {
   if (!file) return base::fail_errno("open the journal", temporary);
   auto written = write_whole(file, wire::encode_text(entry));
   if (!written) return written;
+  if (sync && ::fsync(file.get()) != 0) return base::fail_errno("sync the journal", temporary);
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     return base::fail_errno("replace the journal's entry", path);
   return {};

@@ -14,6 +14,10 @@ namespace worker {
 ///   starting  half-made: undo it          running  adopt it, or say why it ended
 ///   ending    go on with the end          ended    nothing is left; kept 10 minutes for those who
 ///   ask
+///   paused    as running, its machine stands still    suspended  nothing runs; see StateStore
+///   suspending  go on with it when its state is complete, else let the machine go on
+///   restoring   undo it: it is suspended
+///   warm      a stopped machine that nobody has claimed: end it
 struct JournalEntry {
   std::string phase;
   std::string sandbox;
@@ -27,7 +31,14 @@ struct JournalEntry {
   std::string init_key;                   // without it no later call to the agent's /init
   wire::EffectivePolicy policy;
   std::vector<wire::Lease> credentials;  // ciphertext
-  bool internal = false;                 // a proof of the accelerator, nobody's sandbox
+  bool internal = false;                 // nobody's sandbox: a proof, a recording, a warm machine
+  std::string machine;                   // under which id hostd knows it; "" = the sandbox's
+  std::uint64_t machine_epoch = 0;       // 0 = the sandbox's
+  std::string started_by;                // "" = cold boot
+  std::string base;                      // key of the base snapshot whose memory it maps
+  bool was_paused = false;               // before it began to be suspended
+  std::uint64_t suspended_bytes = 0;
+  std::string lost_reason;  // why the suspended state cannot be used
   std::vector<wire::TimelineStep> timeline;
   // ending and ended:
   std::string cause;
@@ -58,6 +69,13 @@ BOOST_DESCRIBE_STRUCT(JournalEntry,
                        policy,
                        credentials,
                        internal,
+                       machine,
+                       machine_epoch,
+                       started_by,
+                       base,
+                       was_paused,
+                       suspended_bytes,
+                       lost_reason,
                        timeline,
                        cause,
                        detail,
@@ -77,6 +95,8 @@ class Journal {
   /// than the host's power, except disks, and a disk that no entry claims is removed at the
   /// worker's start.
   base::Result<void> write(JournalEntry const& entry) const;
+  /// The same, and synced: for what outlives the host's power.
+  base::Result<void> write_durably(JournalEntry const& entry) const;
   base::Result<void> remove(std::string const& sandbox) const;
 
   struct Loaded {
@@ -89,6 +109,8 @@ class Journal {
   base::Result<Loaded> load() const;
 
  private:
+  base::Result<void> write(JournalEntry const& entry, bool sync) const;
+
   std::string dir_;
 };
 

@@ -27,15 +27,22 @@ wire::NodeReport Worker::report() const {
   wire::NodeReport out;
   auto const decided = host_.accelerator.decided();
   out.name = host_.config.node_name;
-  out.driver = "qemu";
+  out.driver = vmm::name_of(host_.driver.engine());
   out.accelerator = decided ? vmm::name_of(*decided) : "undecided";
   out.accelerator_proof = host_.accelerator.sentence();
+  if (!host_.engine.sentence().empty()) out.accelerator_proof += "; " + host_.engine.sentence();
   out.boundary = decided == vmm::Accelerator::kvm && host_.accelerator.proven();
   for (auto const& limit : limits) {
     if ((host_.hostd_features & limit.bit) == 0) out.unlimited.emplace_back(limit.name);
   }
   auto const& total = host_.capacity.total();
-  auto const& used = host_.capacity.used();
+  // What waits for nobody in particular gives way at once.
+  auto const ahead = held_ahead();
+  auto used = host_.capacity.used();
+  used.memory_mib -= ahead.memory_mib;
+  used.vcpus -= ahead.vcpus;
+  used.disk_mib -= ahead.disk_mib;
+  used.slots -= ahead.slots;
   out.memory_mib_total = narrow(total.memory_mib);
   out.memory_mib_used = narrow(used.memory_mib);
   out.vcpus_total = narrow(total.vcpus);
@@ -46,6 +53,16 @@ wire::NodeReport Worker::report() const {
   out.slots_used = narrow(used.slots);
   out.builds = host_.disks.builds();
   out.disk_clone = name_of(host_.clone_method);
+  out.draining = draining_;
+  out.base_snapshots = host_.bases.report();
+  for (auto const& [shape, demand] : demand_) {
+    wire::WarmReport warm{shape.build, 0, warm_target(shape)};
+    for (auto const& [id, sandbox] : sandboxes_) {
+      bool const ready = sandbox->state() == Sandbox::State::warm && sandbox->shape() == shape;
+      warm.ready += ready ? 1 : 0;
+    }
+    if (warm.ready > 0 || warm.target > 0) out.warm.push_back(std::move(warm));
+  }
   return out;
 }
 

@@ -13,8 +13,18 @@ std::string_view name_of(Sandbox::State state) noexcept {
   switch (state) {
     case Sandbox::State::starting:
       return "starting";
+    case Sandbox::State::warm:
+      return "warm";
     case Sandbox::State::running:
       return "running";
+    case Sandbox::State::paused:
+      return "paused";
+    case Sandbox::State::suspending:
+      return "suspending";
+    case Sandbox::State::suspended:
+      return "suspended";
+    case Sandbox::State::restoring:
+      return "restoring";
     case Sandbox::State::ending:
       return "ending";
     case Sandbox::State::ended:
@@ -25,6 +35,18 @@ std::string_view name_of(Sandbox::State state) noexcept {
 
 constexpr std::chrono::milliseconds agent_patience(5'000);
 
+/// Of a sandbox found again, as far as the journal tells: what its files say comes with
+/// find_again().
+Sandbox::State state_of(JournalEntry const& entry, Sandbox::Found found) {
+  if (entry.internal) return Sandbox::State::ending;
+  if (entry.phase == "suspending") return Sandbox::State::suspending;
+  if (entry.phase == "suspended") return Sandbox::State::suspended;
+  if (entry.phase == "restoring") return Sandbox::State::restoring;
+  if (found != Sandbox::Found::running) return Sandbox::State::ending;
+  if (entry.phase == "paused") return Sandbox::State::paused;
+  return entry.phase == "running" ? Sandbox::State::running : Sandbox::State::ending;
+}
+
 }  // namespace
 
 Sandbox::Sandbox(Host& host, New admitted)
@@ -34,6 +56,10 @@ Sandbox::Sandbox(Host& host, New admitted)
       received_(admitted.received),
       accelerator_(admitted.accelerator),
       limits_(admitted.limits.value_or(host.boot_limits)),
+      base_(std::move(admitted.base)),
+      recording_(std::move(admitted.recording)),
+      wait_warm_(admitted.warm),
+      changing_(host.executor),
       talking_(host.executor),
       changed_(host.executor) {
   entry_.sandbox = request_.sandbox;
@@ -54,12 +80,11 @@ Sandbox::Sandbox(Host& host, JournalEntry found_again, Reservation reservation, 
     : host_(host),
       entry_(std::move(found_again)),
       reservation_(std::move(reservation)),
-      state_(found == Found::running && entry_.phase == "running" && !entry_.internal
-                 ? State::running
-                 : State::ending),
+      state_(state_of(entry_, found)),
       found_(found),
       adopted_(true),
       slot_is_ours_(found != Found::nothing),
+      changing_(host.executor),
       talking_(host.executor),
       changed_(host.executor) {
   if (entry_.phase == "starting") {
@@ -74,8 +99,16 @@ Sandbox::Sandbox(Host& host, JournalEntry found_again, Reservation reservation, 
 
 asio::awaitable<void> Sandbox::live() {
   if (!adopted_) co_await start();
-  if (adopted_ && state_ == State::running) co_await take_over();
-  if (state_ == State::running) co_await watch();
+  if (state_ == State::warm) {
+    co_await wait_as_warm();
+    if (claimed_) co_await start();
+  }
+  if (adopted_) co_await find_again();
+  while (state_ == State::running || state_ == State::paused || state_ == State::suspended) {
+    co_await watch();
+    if (end_asked_ || !pending_ || !entry_.cause.empty()) break;
+    co_await carry_out(std::exchange(pending_, nullptr));
+  }
   co_await end();
 }
 
@@ -93,6 +126,11 @@ void Sandbox::ask_end(std::string cause, std::string detail) {
 
 asio::awaitable<void> Sandbox::wait_end_asked() {
   while (!end_asked_)
+    co_await changed_.wait();
+}
+
+asio::awaitable<void> Sandbox::wait_asked() {
+  while (!end_asked_ && !pending_)
     co_await changed_.wait();
 }
 
@@ -130,8 +168,10 @@ wire::WorkerSandbox Sandbox::describe() const {
   out.disk_mib = entry_.disk_mib;
   out.vmm_pid = vmm_ ? vmm_->pid() : 0;
   out.resident_bytes = vmm_ ? resident_bytes_of(vmm_->pid()) : 0;
-  out.started_by = "cold boot";
+  out.started_by = entry_.started_by.empty() ? "cold boot" : entry_.started_by;
   out.timeline = entry_.timeline;
+  out.suspended_bytes = entry_.suspended_bytes;
+  out.lost_reason = entry_.lost_reason;
   return out;
 }
 

@@ -62,23 +62,34 @@ asio::awaitable<void> Sandbox::take_over() {
 }
 
 asio::awaitable<void> Sandbox::watch() {
+  if (state_ == State::suspended) co_return co_await wait_asked();
+  if (state_ == State::paused) co_return co_await watch_machine();
   co_await async::race(watch_health(), watch_machine());
 }
 
 asio::awaitable<void> Sandbox::watch_machine() {
-  auto waiting = wait_end_asked();
+  auto waiting = wait_asked();
   auto living = mend_stalls();
   co_await async::race(std::move(waiting), std::move(living));
+}
+
+/// The worker before us may have died while it had stopped the machine for a snapshot.
+asio::awaitable<void> Sandbox::undo_stop() {
+  auto const stopped = co_await vmm_->stopped(base::system_clock().in(std::chrono::seconds(5)));
+  if (!stopped || !*stopped) co_return;
+  auto const gone_on = co_await go_on();
+  base::log::info("stopped_machine_goes_on", {{"sandbox", id()}, {"done", gone_on.has_value()}});
 }
 
 /// Until the machine is gone. A machine whose disk could not be written is stopped by its VMM (the
 /// pool is full): it goes on by itself once there is room, and costs nothing until then.
 asio::awaitable<void> Sandbox::mend_stalls() {
+  if (adopted_ && state_ == State::running) co_await undo_stop();
   for (;;) {
     auto const ended = co_await async::run_until(base::system_clock().in(std::chrono::seconds(2)),
                                                  vmm_->wait_gone());
     if (ended == async::Ended::finished) co_return;
-    if (!vmm_->stalled()) continue;
+    if (!vmm_->stalled() || state_ != State::running) continue;
     auto const resumed = co_await vmm_->resume(base::system_clock().in(std::chrono::seconds(5)));
     if (!resumed)
       base::log::warn("stalled_machine", {{"sandbox", id()}, {"what", resumed.error().message()}});
@@ -112,13 +123,18 @@ asio::awaitable<void> Sandbox::end() {
   co_await persist("end the virtual machine", &Sandbox::end_machine);
   co_await persist("remove the slot", &Sandbox::remove_slot);
   co_await persist("remove the disk", &Sandbox::remove_disk);
+  co_await persist("remove the suspended state", &Sandbox::drop_saved);
   blame("unknown", "nobody saw it end");
   auto const now = base::system_clock().wall_now();
   entry_.ended_at = base::to_rfc3339(now);
   entry_.ended_unix_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
   entry_.init_key.clear();
-  co_await note("ended");
+  if (entry_.internal) {
+    co_await forget();
+  } else {
+    co_await note("ended");
+  }
   static_cast<void>(SPACE_FAULT("worker.end.recorded"));
   reservation_ = Reservation();
   base::log::info(
@@ -136,6 +152,15 @@ asio::awaitable<void> Sandbox::note(std::string phase) {
     base::log::error(
         "journal_not_written",
         {{"sandbox", id()}, {"what", noted.error().message()}, {"detail", noted.error().detail()}});
+}
+
+/// Nobody asks how a machine of nobody has ended.
+asio::awaitable<void> Sandbox::forget() {
+  auto const removed = co_await async::blocking(
+      [journal = host_.journal, sandbox = id()] { return journal.remove(sandbox); });
+  if (!removed)
+    base::log::warn("journal_entry_stays",
+                    {{"sandbox", id()}, {"what", removed.error().message()}});
 }
 
 asio::awaitable<void> Sandbox::persist(std::string step, async::Task<void> (Sandbox::*attempt)()) {
@@ -183,14 +208,23 @@ void Sandbox::blame_exit(vmm::Exit exit) {
 async::Task<void> Sandbox::remove_slot() {
   if (SPACE_FAULT("worker.end.slot")) co_return injected();
   if (!slot_is_ours_) co_return base::Result<void>();
-  co_return co_await host_.slots.dispose(slot());
+  auto removed = co_await host_.slots.dispose(slot());
+  if (removed) slot_is_ours_ = false;
+  co_return removed;
 }
 
 async::Task<void> Sandbox::remove_disk() {
   if (SPACE_FAULT("worker.end.disk")) co_return injected();
   disk_.reset();
-  co_return co_await async::blocking(
-      [pool = host_.disks, sandbox = id()] { return pool.remove(sandbox); });
+  auto removed = co_await async::blocking(
+      [pool = host_.disks, journal = host_.journal, sandbox = id(), before = name_before_] {
+        auto gone = pool.remove(sandbox);
+        if (gone && !before.empty()) gone = pool.remove(before);
+        if (gone && !before.empty()) gone = journal.remove(before);
+        return gone;
+      });
+  if (removed) name_before_.clear();
+  co_return removed;
 }
 
 }  // namespace worker

@@ -9,7 +9,7 @@ void Sandbox::begin_network(bool adopt) {
     boost::json::object changes{{"caBundle", std::move(authority)}};
     return tell_agent(std::move(changes));
   };
-  gateway_ = std::make_unique<GatewayLink>(
+  gateway_ = std::make_shared<GatewayLink>(
       GatewayHost{host_.executor, host_.config, host_.hostd, host_.audit, host_.broker},
       GatewayLink::Wanted{
           entry_.sandbox, entry_.epoch, entry_.slot, entry_.policy, entry_.credentials},
@@ -31,7 +31,8 @@ async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
   if (!gateway_)
     co_return base::fail(base::Code::conflict,
                          "this host gives sandboxes no network (uplink: none)");
-  auto applied = co_await gateway_->apply(wanted.policy, wanted.credentials);
+  auto const gateway = gateway_;
+  auto applied = co_await gateway->apply(wanted.policy, wanted.credentials);
   if (!applied) co_return applied;
   entry_.policy = std::move(wanted.policy);
   if (wanted.credentials) entry_.credentials = std::move(*wanted.credentials);

@@ -63,9 +63,13 @@ asio::awaitable<void> Sandbox::start() {
   if (first == async::First::right)
     start_error_ = base::Error(base::Code::conflict, "the sandbox was ended while it was starting");
   if (!start_error_) {
-    base::log::info("sandbox_running",
-                    {{"sandbox", id()}, {"epoch", epoch()}, {"ms", entry_.timeline.back().at_ms}});
-    note_proof();
+    bool const warm = wait_warm_ && !claimed_;
+    base::log::info(warm ? "machine_warm" : "sandbox_running",
+                    {{"sandbox", id()},
+                     {"epoch", epoch()},
+                     {"ms", entry_.timeline.back().at_ms},
+                     {"by", describe().started_by}});
+    if (warm) co_return become(State::warm);
     request_ = wire::StartSandbox();  // the guest knows its token and environment; we need not
     co_return become(State::running);
   }
@@ -101,19 +105,54 @@ asio::awaitable<void> Sandbox::start_steps_noting() {
 
 async::Task<void> Sandbox::start_steps() {
   if (SPACE_FAULT("worker.start.admitted")) co_return injected();
+  if (recording_) co_return co_await record();
+  if (wait_warm_ && !claimed_) co_return co_await become_warm();
+  base::Result<void> started;
+  if (request_.from_snapshot.empty()) {
+    started = co_await start_quickest();
+  } else {
+    started = co_await start_from_snapshot();
+  }
+  if (!started) co_return started;
+  auto noted = co_await write_journal("running");
+  if (!noted) co_return base::passing(noted, "note the start");
+  if (SPACE_FAULT("worker.start.initialised")) co_return injected();
+  co_return base::Result<void>();
+}
+
+/// The quickest way that there is for it, and when that fails the next: at last a boot from
+/// nothing.
+async::Task<void> Sandbox::start_quickest() {
+  auto const final = [](base::Error const& error) {
+    return error.code() == base::Code::invalid_argument || error.code() == base::Code::not_found ||
+           error.code() == base::Code::exhausted;
+  };
+  if (claimed_) {
+    auto claimed = co_await start_claimed();
+    if (claimed || final(claimed.error())) co_return claimed;
+    co_await begin_anew(std::move(claimed.error()));
+  }
+  if (base_ && host_.bases.current(base_)) {
+    auto restored = co_await start_from_base();
+    if (restored || final(restored.error())) co_return restored;
+    co_await begin_anew(std::move(restored.error()));
+  }
+  base_.reset();
+  co_return co_await start_cold();
+}
+
+async::Task<void> Sandbox::start_cold() {
   auto prepared = co_await prepare();
   if (!prepared) co_return prepared;
   // In order, few at a time; the place is kept until the agent has answered.
   auto const pass = co_await host_.boots.enter();
-  auto booted = co_await boot();
+  auto booted = co_await boot(vmm::MachineStart::boot);
   if (!booted) co_return booted;
   auto networked = co_await wait_for_network();
   if (!networked) co_return networked;
-  auto answered = co_await wait_for_agent();
+  auto answered = co_await wait_for_agent(initialise());
   if (!answered) co_return answered;
-  auto noted = co_await write_journal("running");
-  if (!noted) co_return base::passing(noted, "note the start");
-  if (SPACE_FAULT("worker.start.initialised")) co_return injected();
+  note_proof();
   co_return base::Result<void>();
 }
 
@@ -125,13 +164,9 @@ async::Task<void> Sandbox::prepare() {
   auto noted = co_await write_journal("starting");
   if (!noted) co_return base::passing(noted, "note the start");
   if (SPACE_FAULT("worker.start.journaled")) co_return injected();
-  // Shared: the clone may come back after we were cancelled, and must be closed then.
-  auto disk = std::make_shared<base::Result<os::Fd>>();
-  co_await async::run_blocking([disk, pool = host_.disks, request = request_] {
-    *disk = pool.clone(request.build, request.sandbox, request.disk_mib);
-  });
-  if (!*disk) co_return base::passing(*disk, "make the disk");
-  disk_ = std::move(**disk);
+  auto disk = co_await make_disk();
+  if (!disk) co_return base::passing(disk, "make the disk");
+  disk_ = std::move(*disk);
   mark("disk_cloned");
   if (SPACE_FAULT("worker.start.disk_cloned")) co_return injected();
   auto made = co_await host_.slots.make(slot());
@@ -142,7 +177,30 @@ async::Task<void> Sandbox::prepare() {
   co_return base::Result<void>();
 }
 
-async::Task<void> Sandbox::boot() {
+async::Task<os::Fd> Sandbox::make_disk() {
+  // Shared: the clone may come back after we were cancelled, and must be closed then.
+  auto disk = std::make_shared<base::Result<os::Fd>>();
+  co_await async::run_blocking([disk,
+                                pool = host_.disks,
+                                base = base_,
+                                build = entry_.build,
+                                sandbox = id(),
+                                disk_mib = entry_.disk_mib] {
+    if (!base) {
+      *disk = pool.clone(build, sandbox, disk_mib);
+      return;
+    }
+    auto const same = base->check_unchanged();
+    *disk = same ? pool.clone_image(base->disk, sandbox, disk_mib)
+                 : base::Result<os::Fd>(std::unexpected(same.error()));
+    if (!*disk) return;
+    auto const linked = pool.keep_base(base->memory, sandbox);
+    if (!linked) *disk = std::unexpected(linked.error());
+  });
+  co_return std::move(*disk);
+}
+
+async::Task<void> Sandbox::boot(vmm::MachineStart how) {
   vmm::BootSpec spec;
   spec.slot = slot();
   spec.sandbox = id();
@@ -150,8 +208,14 @@ async::Task<void> Sandbox::boot() {
   spec.accelerator = accelerator_;
   spec.vcpus = entry_.vcpus;
   spec.memory_mib = entry_.memory_mib;
-  spec.tsc_khz = host_.tsc_khz;
+  spec.tsc_khz = base_ ? base_->tsc_khz : host_.tsc_khz;
   spec.disk = std::move(disk_);
+  spec.start = how;
+  if (how != vmm::MachineStart::boot) {
+    auto memory = (base_ ? base_->memory : recording_->memory).duplicate();
+    if (!memory) co_return base::passing(memory, "open the machine's memory");
+    spec.memory = std::move(*memory);
+  }
   auto vmm = co_await host_.driver.boot(std::move(spec));
   if (!vmm) co_return std::unexpected(std::move(vmm.error()));
   vmm_ = std::move(*vmm);
@@ -160,16 +224,25 @@ async::Task<void> Sandbox::boot() {
   co_return base::Result<void>();
 }
 
-async::Task<void> Sandbox::wait_for_agent() {
+async::Task<void> Sandbox::wait_for_agent(Talk talk) {
   std::optional<base::Result<void>> reached;
   auto const first =
-      co_await async::race(async::detail::store(&reached, reach_agent()), vmm_->wait_gone());
+      co_await async::race(async::detail::store(&reached, reach_agent(talk)), vmm_->wait_gone());
   if (first == async::First::right)
     co_return base::fail(base::Code::internal, "the virtual machine ended while it was starting");
   co_return std::move(*reached);
 }
 
-async::Task<void> Sandbox::reach_agent() {
+Sandbox::Talk Sandbox::initialise() {
+  return [this](net::Stream stream, std::function<void()> on_answer) {
+    return initialise_agent(std::move(stream),
+                            agent_init(),
+                            base::system_clock().in(host_.init_patience),
+                            std::move(on_answer));
+  };
+}
+
+async::Task<void> Sandbox::reach_agent(Talk talk) {
   auto const& clock = base::system_clock();
   Progress progress(limits_, clock.steady_now());
   bool answered = false;
@@ -181,8 +254,7 @@ async::Task<void> Sandbox::reach_agent() {
         if (!answered) mark("agent_answered");
         answered = true;
       };
-      auto done = co_await initialise_agent(
-          std::move(reached.stream), agent_init(), clock.in(host_.init_patience), on_answer);
+      auto done = co_await talk(std::move(reached.stream), on_answer);
       if (answered && SPACE_FAULT("worker.start.agent_answered")) co_return injected();
       if (done) {
         mark("initialised");

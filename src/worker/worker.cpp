@@ -52,11 +52,17 @@ std::string problem_of(wire::StartSandbox const& request) {
     return "default_user: 1 to 256 bytes without NUL";
   if (request.default_workdir.size() > 4096 || has_nul(request.default_workdir))
     return "default_workdir: at most 4096 bytes without NUL";
+  if (!request.from_snapshot.empty() && !is_snapshot_name(request.from_snapshot))
+    return "from_snapshot: not the name of a snapshot";
   return problem_of_env(request.env);
 }
 
 Worker::Worker(asio::any_io_executor executor, wire::Config config)
-    : host_(executor, std::move(config)), proving_(executor), tasks_(executor) {}
+    : host_(executor, std::move(config)),
+      proving_(executor),
+      taking_(executor),
+      ahead_changed_(executor),
+      tasks_(executor) {}
 
 std::shared_ptr<Sandbox> Worker::find(std::string const& sandbox) const {
   auto const found = sandboxes_.find(sandbox);
@@ -65,6 +71,7 @@ std::shared_ptr<Sandbox> Worker::find(std::string const& sandbox) const {
 
 asio::awaitable<void> Worker::run(std::shared_ptr<Sandbox> sandbox) {
   co_await sandbox->live();
+  ahead_changed_.notify_all();
   auto const found = sandboxes_.find(sandbox->id());
   if (found != sandboxes_.end() && found->second == sandbox) sandboxes_.erase(found);
 }
@@ -73,18 +80,49 @@ async::Task<wire::WorkerSandbox> Worker::start(wire::StartSandbox request) {
   auto const received = base::system_clock().steady_now();
   auto wrong = problem_of(request);
   if (!wrong.empty()) co_return base::fail(base::Code::invalid_argument, std::move(wrong));
+  if (draining_) co_return base::fail(base::Code::unavailable, "this host is being drained");
   auto const accelerator = co_await choose_accelerator(request.build);
   if (!accelerator) co_return std::unexpected(accelerator.error());
-  auto room = co_await make_room(request);
-  if (!room) co_return std::unexpected(std::move(room.error()));
-  if (auto const same = find(request.sandbox)) co_return co_await outcome_of(same);
+  MachineShape const shape{
+      request.build, *accelerator, request.vcpus, request.memory_mib, request.disk_mib};
+  co_await wait_looked_at(shape);
+  for (;;) {
+    auto room = co_await make_room(request);
+    if (!room) co_return std::unexpected(std::move(room.error()));
+    if (auto const same = find(request.sandbox)) co_return co_await outcome_of(same);
+    auto placed = place(request, *accelerator, received);
+    if (placed) co_return co_await outcome_of(std::move(*placed));
+    // Machines of nobody make room for somebody's.
+    bool const full = placed.error().code() == base::Code::exhausted;
+    bool const freed = full && co_await give_up_warm();
+    if (!freed) co_return std::unexpected(std::move(placed.error()));
+  }
+}
+
+/// A waiting machine that fits, or a new one. At once: nobody can come between.
+base::Result<std::shared_ptr<Sandbox>> Worker::place(wire::StartSandbox const& request,
+                                                     vmm::Accelerator accelerator,
+                                                     base::SteadyTime received) {
+  MachineShape const shape{
+      request.build, accelerator, request.vcpus, request.memory_mib, request.disk_mib};
+  // A template that was removed is found missing by a start from nothing.
+  bool const ahead = !request.cold && request.from_snapshot.empty() && host_.disks.image_mib(request.build) > 0;
+  if (auto const warm = ahead ? find_warm(shape) : nullptr) {
+    auto node = sandboxes_.extract(warm->id());
+    warm->claim(request, received);
+    node.key() = warm->id();
+    sandboxes_.insert(std::move(node));
+    note_demand(shape);
+    return warm;
+  }
   Sandbox::New wanted;
-  wanted.request = std::move(request);
+  wanted.request = request;
   wanted.received = received;
-  wanted.accelerator = *accelerator;
+  wanted.accelerator = accelerator;
+  if (ahead) wanted.base = host_.bases.find(shape);
   auto admitted = admit(std::move(wanted));
-  if (!admitted) co_return std::unexpected(std::move(admitted.error()));
-  co_return co_await outcome_of(std::move(*admitted));
+  if (admitted) note_demand(shape);
+  return admitted;
 }
 
 /// Succeeds when this life may begin, or is here already (and nothing may be awaited between this
@@ -188,22 +226,26 @@ async::Task<vmm::Accelerator> Worker::choose_accelerator(std::string build) {
     // The guest's parts may have been installed since.
     guest_known_ = host_.accelerator.open(host_.config.accelerator,
                                           (host_.hostd_features & hostd::kvm_device) != 0);
+    if (guest_known_) host_.engine.open(host_.accelerator.guest());
+    host_.driver.use(host_.engine.engine());
     if (!guest_known_)
       co_return base::fail(base::Code::unavailable,
                            "this host has no guest kernel yet",
                            guest_known_.error().detail());
   }
-  if (auto const decided = host_.accelerator.decided()) co_return *decided;
+  auto const decided = host_.accelerator.decided();
+  if (decided && !engine_is_open()) co_return *decided;
   auto proven = co_await prove_kvm(std::move(build));
   if (!proven) co_return std::unexpected(std::move(proven.error()));
   co_return *host_.accelerator.decided();
 }
 
-/// Boots a machine of nobody under KVM to its agent's first answer. Succeeds when it is decided,
-/// either way.
-async::Task<void> Worker::prove_kvm(std::string build) {
-  auto const turn = co_await proving_.enter();
-  if (host_.accelerator.decided()) co_return base::Result<void>();
+bool Worker::engine_is_open() const {
+  bool const found = (host_.hostd_features & hostd::firecracker_found) != 0;
+  return host_.engine.to_be_tried(found, host_.accelerator.decided());
+}
+
+async::Task<void> Worker::boot_to_prove(std::string build, bool* tried) {
   Sandbox::New wanted;
   wanted.request.sandbox = base::SandboxId::make().str();
   wanted.request.epoch = 1;
@@ -214,15 +256,45 @@ async::Task<void> Worker::prove_kvm(std::string build) {
   wanted.internal = true;
   wanted.received = base::system_clock().steady_now();
   auto admitted = admit(std::move(wanted));
-  if (!admitted) co_return base::passing(admitted, "prove KVM by a boot");
+  if (!admitted) co_return std::unexpected(std::move(admitted.error()));
   auto const sandbox = std::move(*admitted);
   auto outcome = co_await outcome_of(sandbox);
   sandbox->ask_end("deleted", "");
   co_await until(sandbox, Sandbox::State::ended);
+  *tried = std::ranges::any_of(sandbox->entry().timeline,
+                               [](auto const& step) { return step.step == "slot_taken"; });
+  if (outcome) co_return base::Result<void>();
+  co_return std::unexpected(std::move(outcome.error()));
+}
+
+/// Succeeds when it is decided, either way. The first boot that works is the proof of KVM as well.
+async::Task<void> Worker::prove_firecracker(std::string build) {
+  bool tried = false;
+  host_.driver.use(vmm::Engine::firecracker);
+  auto outcome = co_await boot_to_prove(std::move(build), &tried);
+  host_.driver.use(outcome ? vmm::Engine::firecracker : vmm::Engine::qemu);
+  if (!outcome && !tried) co_return base::passing(outcome, "prove Firecracker by a boot");
+  if (outcome)
+    co_return host_.engine.record(true, "Firecracker, under which a guest has booted");
+  auto const why = outcome.error().message();
+  base::log::warn("firecracker_not_usable", {{"what", why}, {"detail", outcome.error().detail()}});
+  co_return host_.engine.record(
+      false, "Firecracker is on this host, but a guest did not boot under it (" + why + ")");
+}
+
+/// Succeeds when it is decided, either way.
+async::Task<void> Worker::prove_kvm(std::string build) {
+  auto const turn = co_await proving_.enter();
+  if (engine_is_open()) {
+    auto const proven = co_await prove_firecracker(build);
+    // There is QEMU; tried again by the next that asks.
+    if (!proven) base::log::warn("firecracker_not_tried", {{"what", proven.error().message()}});
+  }
+  if (host_.accelerator.decided()) co_return base::Result<void>();
+  bool tried = false;
+  auto outcome = co_await boot_to_prove(std::move(build), &tried);
   if (outcome) co_return base::Result<void>();  // Sandbox::start recorded it
-  bool const machine_tried = std::ranges::any_of(
-      sandbox->entry().timeline, [](auto const& step) { return step.step == "slot_taken"; });
-  if (!machine_tried || outcome.error().code() == base::Code::unavailable)
+  if (!tried || outcome.error().code() == base::Code::unavailable)
     co_return base::passing(outcome, "prove KVM by a boot");
   auto const why = outcome.error().message();
   base::log::warn("kvm_not_usable", {{"what", why}});
@@ -233,7 +305,7 @@ async::Task<void> Worker::prove_kvm(std::string build) {
 
 /// As soon as there is a template to boot, so that the first sandbox need not wait for the proof.
 asio::awaitable<void> Worker::prove_ahead() {
-  while (!host_.accelerator.decided()) {
+  while (!host_.accelerator.decided() || engine_is_open()) {
     auto pause = std::chrono::milliseconds(1'000);
     auto const builds = host_.disks.builds();
     if (!builds.empty()) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 namespace worker {
 
@@ -30,9 +31,23 @@ class Worker {
                                       std::uint64_t epoch,
                                       std::string cause = "deleted");
 
+  /// pause, resume, suspend.
+  async::Task<wire::WorkerSandbox> change(std::string sandbox,
+                                          std::uint64_t epoch,
+                                          Sandbox::Change::What what);
+  /// conflict: not suspended here. When the state cannot be used, describe() tells with
+  /// `lost_reason`.
+  async::Task<wire::WorkerSandbox> restore(std::string sandbox, wire::StartSandbox request);
+  async::Task<wire::SnapshotReport> snapshot(std::string sandbox, wire::TakeSnapshot request);
+  async::Task<void> remove_snapshot(std::string name);
+  async::Task<std::vector<wire::SnapshotReport>> snapshots() const;
+  async::Task<void> set_drain(bool on);
+
   /// Null when it is not here (any more).
   std::shared_ptr<Sandbox> find(std::string const& sandbox) const;
   std::vector<wire::WorkerSandbox> list() const;
+  /// A machine that waits to be claimed; null when none does.
+  std::shared_ptr<Sandbox> any_warm() const;
   wire::NodeReport report() const;
 
   Host& host() noexcept { return host_; }
@@ -43,8 +58,53 @@ class Worker {
   async::Task<void> make_room(wire::StartSandbox request);
   async::Task<vmm::Accelerator> choose_accelerator(std::string build);
   async::Task<void> prove_kvm(std::string build);
+  async::Task<void> prove_firecracker(std::string build);
+  /// Boots a machine of nobody under KVM to its agent's first answer. `tried`: there was a machine.
+  async::Task<void> boot_to_prove(std::string build, bool* tried);
+  bool engine_is_open() const;
   boost::asio::awaitable<void> prove_ahead();
   base::Result<std::shared_ptr<Sandbox>> admit(Sandbox::New wanted);
+  base::Result<std::shared_ptr<Sandbox>> place(wire::StartSandbox const& request,
+                                               vmm::Accelerator accelerator,
+                                               base::SteadyTime received);
+
+  // worker_ahead.cpp: what is made before anybody asks for it.
+
+  /// How much a kind of machine is wanted.
+  struct Demand {
+    base::SteadyTime used{};  // latest create
+    std::uint32_t creates = 0;
+    int failures = 0;  // of what was made ahead, in a row
+    base::SteadyTime not_before{};
+  };
+
+  struct Next {
+    MachineShape shape;
+    bool record = false;  // else a warm machine
+  };
+
+  async::Task<void> find_bases();
+  boost::asio::awaitable<void> load_bases();
+  boost::asio::awaitable<void> keep_ready();
+  boost::asio::awaitable<void> wait_quiet();
+  std::optional<Next> next_ahead() const;
+  std::optional<MachineShape> home_shape() const;
+  bool worth_recording(MachineShape const& shape) const;
+  std::uint32_t warm_target(MachineShape const& shape) const;
+  std::uint32_t warm_count(MachineShape const& shape) const;
+  bool roomy(MachineShape const& shape) const;
+  async::Task<void> record_base(MachineShape shape);
+  async::Task<void> make_warm(MachineShape shape);
+  void retire_warm();
+  std::shared_ptr<Sandbox> find_warm(MachineShape const& shape) const;
+  boost::asio::awaitable<bool> give_up_warm();
+  boost::asio::awaitable<void> wait_looked_at(MachineShape shape);
+  Amounts held_ahead() const;
+  void note_demand(MachineShape const& shape);
+
+  // worker_states.cpp
+  boost::asio::awaitable<void> adopt_saved();
+  std::string drain_file() const;
 
   async::Task<void> open_files();
   boost::asio::awaitable<void> wait_for_hostd();
@@ -52,6 +112,7 @@ class Worker {
   void adopt(JournalEntry entry,
              std::vector<hostd::Inspected> const& slots,
              std::vector<bool>& claimed);
+  void adopt_entry(JournalEntry entry, Sandbox::Found found);
   boost::asio::awaitable<void> remove_orphan(std::uint32_t slot);
   boost::asio::awaitable<void> remove_stray_disks();
   boost::asio::awaitable<void> maintain();
@@ -59,7 +120,12 @@ class Worker {
   Host host_;
   std::map<std::string, std::shared_ptr<Sandbox>> sandboxes_;
   async::Turnstile proving_;
+  async::Turnstile taking_;  // of snapshots: one at a time
+  bool draining_ = false;
   base::Result<void> guest_known_;
+  std::map<MachineShape, Demand> demand_;
+  std::set<MachineShape> looking_;  // snapshots of a former life that are still being verified
+  async::Signal ahead_changed_;
   async::TaskGroup tasks_;
 };
 

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include <unistd.h>
+
 /// How a worker comes up: everything of its former life is found again before it answers anybody.
 namespace worker {
 
@@ -20,6 +22,9 @@ struct Files {
   base::Result<CloneMethod> method;
   base::Result<PoolSpace> space;
   base::Result<std::uint64_t> tsc_khz;
+  base::Result<void> saved;
+  std::optional<StateStore> suspended;
+  std::optional<StateStore> snapshots;
 };
 
 }  // namespace
@@ -34,6 +39,8 @@ async::Task<void> Worker::open() {
   co_await wait_for_hostd();
   guest_known_ = host_.accelerator.open(host_.config.accelerator,
                                         (host_.hostd_features & hostd::kvm_device) != 0);
+  if (guest_known_) host_.engine.open(host_.accelerator.guest());
+  host_.driver.use(host_.engine.engine());
   if (!guest_known_)
     base::log::warn(
         "no_guest_yet",
@@ -41,7 +48,10 @@ async::Task<void> Worker::open() {
   auto const slots = co_await inspect_slots();
   std::vector<bool> claimed(slots.size(), false);
   // Ends in the order in which they were: the oldest are forgotten first.
-  std::ranges::sort(loaded->entries, {}, &JournalEntry::ended_unix_ms);
+  // Warm machines last: when one was being claimed, its slot is the sandbox's.
+  std::ranges::sort(loaded->entries, {}, [](JournalEntry const& entry) {
+    return std::pair(entry.phase == "warm", entry.ended_unix_ms);
+  });
   for (auto& entry : loaded->entries)
     adopt(std::move(entry), slots, claimed);
   for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
@@ -49,10 +59,19 @@ async::Task<void> Worker::open() {
     host_.slots.claim(slot);
     tasks_.spawn("remove an orphan", remove_orphan(slot));
   }
+  co_await adopt_saved();
   co_await remove_stray_disks();
   host_.slots.start();
   tasks_.spawn("maintain", maintain());
-  if (guest_known_ && !host_.accelerator.decided())
+  if (host_.config.base_snapshots) {
+    auto bases = co_await find_bases();
+    // Machines boot cold then.
+    if (!bases)
+      base::log::error("no_base_snapshots",
+                       {{"what", bases.error().message()}, {"detail", bases.error().detail()}});
+    tasks_.spawn("keep machines ready", keep_ready());
+  }
+  if (guest_known_ && (!host_.accelerator.decided() || engine_is_open()))
     tasks_.spawn("prove the accelerator", prove_ahead());
   base::log::info(
       "worker_open",
@@ -69,9 +88,16 @@ async::Task<void> Worker::open_files() {
   tasks_.spawn("audit", host_.audit.run());
   auto journal = host_.journal.open();
   if (!journal) co_return journal;
-  auto files = co_await async::blocking([pool = host_.disks]() mutable {
+  draining_ = ::access(drain_file().c_str(), F_OK) == 0;
+  auto files = co_await async::blocking([pool = host_.disks,
+                                         suspended = host_.suspended,
+                                         snapshots = host_.snapshots]() mutable {
     Files found;
     found.method = pool.open();
+    found.saved = suspended.open();
+    if (found.saved) found.saved = snapshots.open();
+    found.suspended = std::move(suspended);
+    found.snapshots = std::move(snapshots);
     found.space = pool.space();
     found.tsc_khz = vmm::measure_tsc_khz();
     return std::pair(pool, std::move(found));
@@ -79,7 +105,10 @@ async::Task<void> Worker::open_files() {
   auto& [pool, found] = files;
   if (!found.method) co_return base::passing(found.method, "open the pool");
   if (!found.space) co_return base::passing(found.space, "open the pool");
+  if (!found.saved) co_return base::passing(found.saved, "open the saved machines");
   host_.disks = pool;
+  host_.suspended = std::move(*found.suspended);
+  host_.snapshots = std::move(*found.snapshots);
   host_.clone_method = *found.method;
   host_.capacity.set_disk_total(found.space->total_mib);
   host_.tsc_khz = found.tsc_khz.value_or(0);
@@ -130,9 +159,11 @@ void Worker::adopt(JournalEntry entry,
     return;
   }
   auto found = Sandbox::Found::nothing;
-  if (entry.slot < slots.size()) {
+  if (entry.slot < slots.size() && !claimed[entry.slot]) {
     auto const& slot = slots[entry.slot];
-    bool const same = slot.sandbox == entry.sandbox && slot.epoch == entry.epoch;
+    auto const& machine = entry.machine.empty() ? entry.sandbox : entry.machine;
+    auto const epoch = entry.machine.empty() ? entry.epoch : entry.machine_epoch;
+    bool const same = slot.sandbox == machine && slot.epoch == epoch;
     if (same && slot.state == hostd::SlotState::running) found = Sandbox::Found::running;
     if (same && slot.state == hostd::SlotState::exited) found = Sandbox::Found::exited;
   }
@@ -148,10 +179,18 @@ void Worker::adopt(JournalEntry entry,
                     found == Sandbox::Found::running  ? "runs"
                     : found == Sandbox::Found::exited ? "exited"
                                                       : "none"}});
-  auto reservation = host_.capacity.adopt({.memory_mib = entry.reserved_memory_mib,
-                                           .vcpus = entry.vcpus,
-                                           .disk_mib = entry.disk_mib,
-                                           .slots = 1});
+  adopt_entry(std::move(entry), found);
+}
+
+void Worker::adopt_entry(JournalEntry entry, Sandbox::Found found) {
+  Amounts held{.memory_mib = entry.reserved_memory_mib,
+               .vcpus = entry.vcpus,
+               .disk_mib = entry.disk_mib,
+               .slots = 1};
+  bool const at_rest = entry.phase == "suspended" && found == Sandbox::Found::nothing;
+  if (at_rest)
+    held = {.disk_mib = entry.disk_mib + (entry.suspended_bytes + (1U << 20U) - 1) / (1U << 20U)};
+  auto reservation = host_.capacity.adopt(held);
   auto sandbox = std::make_shared<Sandbox>(host_, std::move(entry), std::move(reservation), found);
   sandboxes_[sandbox->id()] = sandbox;
   tasks_.spawn("sandbox", run(sandbox));

@@ -51,6 +51,16 @@ class FakeHostd {
   std::atomic<int> fail_end{0};   // so many end_vmm fail
   std::atomic<int> features{0};
   std::atomic<int> starts{0};
+  /// Machines answer on their control socket: commands are obeyed, a capture writes "STATE".
+  std::atomic<bool> speak_qmp{false};
+  std::atomic<bool> refuse_restore{false};  // as for a state that does not fit: the machine ends
+  std::atomic<int> stops{0};                // times a machine was told to stop
+  std::size_t halted() const;               // machines that stand still
+
+  /// What a machine finds at this place of its guest's memory: each has the memory that there was
+  /// when it started.
+  static constexpr std::size_t memory_bytes = std::size_t{512} << 20;
+  void write_memory(std::size_t at, std::string_view text);
 
   void kill_machine(std::uint32_t slot, int signal);
   /// What the guest writes to its console.
@@ -69,6 +79,9 @@ class FakeHostd {
     int pid = 0;
     int status = -1;
     os::Fd qmp;  // the machine's ends
+    std::string heard;
+    os::Fd passed;  // the latest descriptor that came over it
+    bool halted = false;
     os::Fd console;
   };
 
@@ -84,11 +97,15 @@ class FakeHostd {
   Answer end(Slot& slot);
   Answer dial() const;
   void start_machine(Slot& slot);
+  void talk(Slot& slot);
+  void obey(Slot& slot, std::string const& line);
   static void notice_end(Slot& slot);
+  static Answer open_memory(Slot const& slot);
 
   std::string path_;
   mutable std::mutex mutex_;
   std::map<std::uint32_t, Slot> slots_;
+  char* memory_ = nullptr;  // machines are born with a copy of it
   std::optional<os::Fd> listener_;
   std::jthread thread_;
 };
@@ -112,6 +129,7 @@ class FakeAgent final : public http::Handler {
   Mood mood = Mood::honest;
   std::optional<wire::AgentInit> last_init;
   int inits = 0;
+  int exercises = 0;
 
   boost::asio::awaitable<void> handle(http::Request& request,
                                       http::ResponseWriter& response) override;
@@ -139,5 +157,12 @@ struct Rig {
 };
 
 wire::Config config_in(std::string const& dir);
+
+/// Runs this program again as a victim: its disabled test `filter`, in an installation in `dir`,
+/// to be killed at a fault point. Its wait status. A fresh process, because ours has threads.
+boost::asio::awaitable<int> run_victim(std::string filter,
+                                       std::string dir,
+                                       std::string point,
+                                       wire::StartSandbox request);
 
 }  // namespace worker::testing

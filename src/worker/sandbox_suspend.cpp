@@ -1,0 +1,353 @@
+#include "base/fault.hpp"
+#include "base/log.hpp"
+#include "vmm/changed_pages.hpp"
+#include "worker/memory_pages.hpp"
+#include "worker/sandbox.hpp"
+
+#include <unistd.h>
+
+/// What stops a sandbox's machine and lets it go on: pause, suspend, snapshot. What goes on from
+/// files is in sandbox_restore.cpp.
+///
+/// A suspend has one moment in which it is decided: when the saved machine gets its name in the
+/// store, with everything in it synced. Before that it is undone, whatever happens; after it, gone
+/// through with, also by the next worker. The machine itself never runs again once that name is
+/// there.
+namespace worker {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::chrono::milliseconds command_patience(10'000);
+constexpr std::chrono::milliseconds save_patience(60'000);
+
+std::unexpected<base::Error> injected() {
+  return base::fail(base::Code::internal, "a fault was injected here");
+}
+
+std::unexpected<base::Error> wrong_state(std::string_view what) {
+  return base::fail(base::Code::conflict, fmt::format("the sandbox is {}", what));
+}
+
+base::Deadline soon() {
+  return base::system_clock().in(command_patience);
+}
+
+base::Result<void> write_file(os::FdRef file, std::string_view text) {
+  while (!text.empty()) {
+    auto const done = ::write(file.get(), text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && (errno == ENOSPC || errno == EDQUOT))
+      return base::fail(base::Code::exhausted, "the host's pool has no room for its state");
+    if (done <= 0) return base::fail_errno("write the machine's state");
+    text.remove_prefix(static_cast<std::size_t>(done));
+  }
+  return {};
+}
+
+/// The files of a stopped machine, gathered. Blocking.
+struct Gather {
+  hostd::Client hostd;
+  DiskPool disks;
+  StateStore store;
+  SavedMachine saved;
+  std::string sandbox;
+  std::uint32_t slot = 0;
+  std::uint64_t address = 0;
+  std::string state;
+  bool ends = false;  // the machine does not go on: its disk itself is kept, not a copy
+
+  base::Result<SavedMachine> operator()() {
+    auto const dir = store.begin(saved.name);
+    if (!dir) return std::unexpected(dir.error());
+    auto const memory = hostd.open_memory(slot);
+    if (!memory) return std::unexpected(memory.error());
+    auto const file = StateStore::create(*dir, "pages");
+    if (!file) return std::unexpected(file.error());
+    auto const pages =
+        save_changed_pages(*memory, address, saved.memory_mib, !saved.base.empty(), *file);
+    if (!pages) return std::unexpected(pages.error());
+    saved.pages_bytes = pages->bytes;
+    saved.pages_sha256 = pages->sha256;
+    auto step = keep_rest(*dir);
+    if (!step) return std::unexpected(step.error());
+    return std::move(saved);
+  }
+
+  base::Result<void> keep_rest(std::string const& dir) {
+    auto const file = StateStore::create(dir, "state");
+    if (!file) return std::unexpected(file.error());
+    auto step = write_file(*file, state);
+    saved.state_bytes = state.size();
+    saved.state_sha256 = sha256_of(state);
+    if (step)
+      step = ends ? disks.link_disk(sandbox, dir) : disks.copy_out(sandbox, dir + "/disk.img");
+    if (step && !saved.base.empty()) step = disks.link_base(sandbox, dir);
+    return step;
+  }
+};
+
+}  // namespace
+
+async::Task<void> Sandbox::change(std::shared_ptr<Change> wanted) {
+  auto const turn = co_await changing_.enter();
+  pending_ = wanted;
+  changed_.notify_all();
+  while (!wanted->outcome && state_ != State::ending && state_ != State::ended)
+    co_await changed_.wait();
+  if (!wanted->outcome) co_return wrong_state("ending");
+  co_return *wanted->outcome;
+}
+
+asio::awaitable<void> Sandbox::carry_out(std::shared_ptr<Change> wanted) {
+  base::Result<void> done;
+  switch (wanted->what) {
+    case Change::What::pause:
+      done = co_await pause();
+      break;
+    case Change::What::resume:
+      done = co_await resume();
+      break;
+    case Change::What::suspend:
+      done = co_await suspend();
+      break;
+    case Change::What::restore:
+      done = co_await restore(std::move(wanted->request));
+      break;
+    case Change::What::snapshot:
+      done = co_await take_snapshot(wanted);
+      break;
+  }
+  if (!done)
+    base::log::warn("change_failed",
+                    {{"sandbox", id()},
+                     {"state", describe().state},
+                     {"what", done.error().message()},
+                     {"detail", done.error().detail()}});
+  wanted->outcome = std::move(done);
+  changed_.notify_all();
+}
+
+async::Task<void> Sandbox::pause() {
+  if (state_ == State::paused) co_return base::Result<void>();
+  if (state_ != State::running) co_return wrong_state(describe().state);
+  auto stopped = co_await vmm_->pause(soon());
+  if (!stopped) co_return base::passing(stopped, "pause the sandbox");
+  if (SPACE_FAULT("worker.pause.stopped")) {
+    auto const undone = co_await go_on();
+    static_cast<void>(undone);
+    co_return injected();
+  }
+  co_await note("paused");
+  become(State::paused);
+  co_return base::Result<void>();
+}
+
+async::Task<void> Sandbox::resume() {
+  if (state_ == State::running) co_return base::Result<void>();
+  if (state_ != State::paused) co_return wrong_state(describe().state);
+  // Noted first: a machine that is noted as running and stands still is let go on by whoever finds
+  // it.
+  co_await note("running");
+  base::Result<void> resumed;
+  if (SPACE_FAULT("worker.resume.noted")) {
+    resumed = injected();
+  } else {
+    resumed = co_await go_on();
+  }
+  if (!resumed) {
+    co_await note("paused");
+    co_return resumed;
+  }
+  become(State::running);
+  co_return base::Result<void>();
+}
+
+/// The stopped machine runs again, and is told that time has passed.
+async::Task<void> Sandbox::go_on() {
+  auto resumed = co_await vmm_->resume(soon());
+  if (!resumed) co_return base::passing(resumed, "let the machine go on");
+  auto const told = co_await tell_time();
+  if (!told)
+    base::log::warn("clock_not_told", {{"sandbox", id()}, {"what", told.error().message()}});
+  co_return base::Result<void>();
+}
+
+async::Task<void> Sandbox::tell_time() {
+  boost::json::object news{{"timestamp", base::to_rfc3339(base::system_clock().wall_now())},
+                           {"entropy", base::random_hex(64)}};
+  co_return co_await tell_agent(std::move(news));
+}
+
+async::Task<void> Sandbox::suspend() {
+  if (state_ == State::suspended) co_return base::Result<void>();
+  if (state_ != State::running && state_ != State::paused) co_return wrong_state(describe().state);
+  bool const was_paused = state_ == State::paused;
+  auto const began = base::system_clock().steady_now();
+  become(State::suspending);
+  auto kept = co_await suspend_steps(was_paused);
+  if (!kept) {
+    co_await undo_suspend(was_paused);
+    co_return base::passing(kept, "suspend the sandbox");
+  }
+  co_await persist("note the suspend", &Sandbox::note_suspended);
+  co_await release();
+  become(State::suspended);
+  base::log::info("sandbox_suspended",
+                  {{"sandbox", id()},
+                   {"epoch", epoch()},
+                   {"bytes", entry_.suspended_bytes},
+                   {"ms",
+                    std::chrono::duration_cast<std::chrono::milliseconds>(
+                        base::system_clock().steady_now() - began)
+                        .count()}});
+  co_return base::Result<void>();
+}
+
+async::Task<void> Sandbox::suspend_steps(bool was_paused) {
+  if (SPACE_FAULT("worker.suspend.begun")) co_return injected();
+  auto const identity = co_await machine_identity(host_);  // before anything stands still
+  if (!identity) co_return std::unexpected(identity.error());
+  entry_.was_paused = was_paused;
+  entry_.phase = "suspending";
+  auto noted = co_await async::blocking(
+      [journal = host_.journal, entry = entry_] { return journal.write_durably(entry); });
+  if (!noted) co_return base::passing(noted, "note the suspend");
+  if (SPACE_FAULT("worker.suspend.noted")) co_return injected();
+  auto stopped = co_await vmm_->pause(soon());
+  if (!stopped) co_return base::passing(stopped, "stop the machine");
+  if (SPACE_FAULT("worker.suspend.stopped")) co_return injected();
+  auto saved = co_await save(host_.suspended, id(), true);
+  if (!saved) co_return std::unexpected(saved.error());
+  if (SPACE_FAULT("worker.suspend.saved")) co_return injected();
+  entry_.suspended_bytes = saved->pages_bytes + saved->state_bytes;
+  entry_.lost_reason.clear();
+  saved->entry = entry_;
+  saved->entry.phase = "suspended";
+  auto kept = co_await async::blocking(
+      [store = host_.suspended, saved = *saved] { return store.keep(saved); });
+  if (kept && SPACE_FAULT("worker.suspend.kept")) co_return injected();
+  co_return kept;
+}
+
+async::Task<SavedMachine> Sandbox::save(StateStore store, std::string name, bool ends) {
+  if (!entry_.base.empty() && !host_.disks.has_base(id()))
+    co_return base::fail(base::Code::internal, "the memory file that its machine maps is gone");
+  auto const deadline = base::system_clock().in(save_patience);
+  Gather gather{host_.hostd, host_.disks, std::move(store), {}, id(), slot(), 0, {}, ends};
+  auto state = co_await vmm_->save_devices(deadline);
+  if (!state) co_return base::passing(state, "save the devices");
+  gather.state = std::move(*state);
+  auto const address = co_await vmm_->memory_address(deadline);
+  if (!address) co_return std::unexpected(address.error());
+  gather.address = *address;
+  auto& saved = gather.saved;
+  saved.name = std::move(name);
+  saved.identity = host_.identity;
+  saved.accelerator = vmm::name_of(accelerator_);
+  saved.build = entry_.build;
+  saved.vcpus = entry_.vcpus;
+  saved.memory_mib = entry_.memory_mib;
+  saved.disk_mib = entry_.disk_mib;
+  saved.tsc_khz = host_.tsc_khz;
+  saved.init_key = entry_.init_key;
+  saved.base = entry_.base;
+  co_return co_await async::blocking(std::move(gather));
+}
+
+/// The saved machine must be gone before the real one goes on: never both.
+asio::awaitable<void> Sandbox::undo_suspend(bool was_paused) {
+  co_await async::run_blocking([store = host_.suspended, name = id()] { store.discard(name); });
+  co_await persist("undo the suspend", &Sandbox::drop_saved);
+  entry_.suspended_bytes = 0;
+  if (!was_paused) co_await async::race(persist("go on", &Sandbox::go_on), vmm_->wait_gone());
+  co_await note(was_paused ? "paused" : "running");
+  become(was_paused ? State::paused : State::running);
+}
+
+async::Task<void> Sandbox::drop_saved() {
+  if (SPACE_FAULT("worker.end.saved")) co_return injected();
+  co_return co_await async::blocking(
+      [store = host_.suspended, name = id()] { return store.remove(name); });
+}
+
+async::Task<void> Sandbox::note_suspended() {
+  if (SPACE_FAULT("worker.suspend.journal")) co_return injected();
+  entry_.phase = "suspended";
+  co_return co_await async::blocking(
+      [journal = host_.journal, entry = entry_] { return journal.write_durably(entry); });
+}
+
+/// Everything of a machine but what the store holds of it.
+asio::awaitable<void> Sandbox::release() {
+  static_cast<void>(SPACE_FAULT("worker.suspend.release"));
+  if (gateway_) co_await gateway_->end();
+  co_await persist("end the virtual machine", &Sandbox::end_machine);
+  co_await persist("remove the slot", &Sandbox::remove_slot);
+  co_await persist("remove the disk", &Sandbox::remove_disk);
+  vmm_.reset();
+  gateway_.reset();
+  slot_is_ours_ = false;
+  entry_.machine.clear();
+  entry_.machine_epoch = 0;
+  if (!end_asked_) {
+    // What the end of the machine said is no cause of the sandbox's.
+    entry_.cause.clear();
+    entry_.detail.clear();
+    entry_.console_tail.clear();
+  }
+  hold_at_rest();
+}
+
+void Sandbox::hold_at_rest() {
+  auto const saved_mib = (entry_.suspended_bytes + (1U << 20U) - 1) >> 20U;
+  reservation_ = Reservation();
+  reservation_ = host_.capacity.adopt({.disk_mib = entry_.disk_mib + saved_mib});
+}
+
+async::Task<void> Sandbox::take_snapshot(std::shared_ptr<Change> wanted) {
+  if (state_ != State::running && state_ != State::paused) co_return wrong_state(describe().state);
+  if (SPACE_FAULT("worker.snapshot.begun")) co_return injected();
+  auto const identity = co_await machine_identity(host_);
+  if (!identity) co_return std::unexpected(identity.error());
+  SavedMachine saved;
+  auto taken = co_await pause_to_save(wanted, &saved);
+  if (taken && SPACE_FAULT("worker.snapshot.saved")) taken = injected();
+  if (taken) {
+    saved.entry = entry_;
+    saved.entry.policy = {};
+    saved.entry.credentials.clear();
+    taken =
+        co_await async::blocking([store = host_.snapshots, saved] { return store.keep(saved); });
+  }
+  if (!taken) {
+    co_await async::run_blocking(
+        [store = host_.snapshots, name = wanted->snapshot] { store.discard(name); });
+    co_return base::passing(taken, "take a snapshot");
+  }
+  static_cast<void>(SPACE_FAULT("worker.snapshot.kept"));
+  wanted->report = report_of(saved);
+  co_return base::Result<void>();
+}
+
+/// It goes on whether that worked or not.
+async::Task<void> Sandbox::pause_to_save(std::shared_ptr<Change> wanted, SavedMachine* saved) {
+  bool const was_paused = state_ == State::paused;
+  auto const began = base::system_clock().steady_now();
+  auto stopped = co_await vmm_->pause(soon());
+  if (!stopped) co_return base::passing(stopped, "stop the machine");
+  auto done = co_await save(host_.snapshots, wanted->snapshot, false);
+  if (done && SPACE_FAULT("worker.snapshot.stopped")) done = injected();
+  if (!was_paused) {
+    auto const resumed = co_await vmm_->resume(soon());
+    if (!resumed) co_await async::race(persist("go on", &Sandbox::go_on), vmm_->wait_gone());
+  }
+  if (!done) co_return std::unexpected(done.error());
+  *saved = std::move(*done);
+  saved->paused_ms =
+      std::chrono::duration<double, std::milli>(base::system_clock().steady_now() - began).count();
+  co_return base::Result<void>();
+}
+
+}  // namespace worker
