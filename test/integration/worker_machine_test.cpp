@@ -61,6 +61,7 @@ class WorkerMachine : public ::testing::Test {
   wire::Config config() const {
     auto config = installation_.config();
     config.accelerator = "tcg";
+    config.base_snapshots = false;  // ahead_test.cpp
     return config;
   }
 
