@@ -1,105 +1,200 @@
-"""Walks every named fault point of the lifecycle: the process dies there, the platform comes back and agrees with itself.
+"""Walks every named fault point that this installation can pass (support/fault_walk.py): who walks the others is said here, and
+checked."""
 
-The points come from the sources (SPACE_FAULT("…")), so that a new step is walked by itself; the table below says which
-action passes a point. A point that no action reaches fails the test.
-"""
-
-import pathlib
-import re
+import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from e2b import Sandbox
+from fault_walk import all_points, die_at
 from platform_under_test import ROOT, eventually
-from test_kills import agrees
-
-POINT = re.compile(r'SPACE_FAULT\("([a-z0-9_.]+)"\)')
 
 
-# Points that a plain create and delete never pass: what to arm beside them, and the timeout of a sandbox that is
-# left alone (0: create and delete as usual).
-OTHER_WAYS = {
-    "controller.create.before_undo": ("api.create.before_worker kill", 0),
-    "controller.create.before_finish": ("api.create.after_worker kill", 0),
-    "controller.delete.before_worker": ("", 2),
-    "controller.delete.before_row": ("", 2),
-    "api.create.before_failed": ("worker.start.admitted fail", 0),
-    "controller.samples.before_write": ("", 60),
+# -- what to do to pass a point -------------------------------------------------------------------------------------------
+
+
+def create_and_delete(platform):
+    Sandbox.create(timeout=600).kill()
+
+
+def left_alone(seconds, **more):
+    def action(platform):
+        platform.api("POST", "/v1/sandboxes?wait=60", {"timeout_s": seconds, **more})
+    return action
+
+
+def made(platform) -> str:
+    answer = platform.api("POST", "/v1/sandboxes?wait=60", {"timeout_s": 600})
+    return (answer.get("sandbox") or answer)["id"]
+
+
+def change(*steps):
+    """Goes through these changes with a new sandbox, and removes it."""
+    def action(platform):
+        sandbox = made(platform)
+        for step in steps:
+            platform.api("POST", f"/v1/sandboxes/{sandbox}/{step}?wait=60")
+        platform.api("DELETE", f"/v1/sandboxes/{sandbox}?wait=60")
+    return action
+
+
+def snapshot(platform):
+    taken = platform.api("POST", f"/v1/sandboxes/{made(platform)}/snapshots?wait=60", {})["snapshot"]["id"]
+    platform.api("DELETE", f"/v1/snapshots/{taken}")
+
+
+def killed_machine(platform):
+    """A machine that dies under a running sandbox."""
+    before = set(platform.vmm_pids())
+    made(platform)
+    for pid in set(platform.vmm_pids()) - before:
+        os.kill(pid, signal.SIGKILL)
+
+
+def shut_down(platform):
+    """A guest that switches itself off."""
+    Sandbox.create(timeout=600).commands.run("echo o > /proc/sysrq-trigger", user="root", background=True)
+
+
+def suspended_behind_its_back(platform):
+    """The worker has suspended it, and nobody wrote that down."""
+    sandbox = made(platform)
+    epoch = platform.worker(f"/sandboxes/{sandbox}")["epoch"]
+    platform.worker(f"/sandboxes/{sandbox}/suspend", {"epoch": epoch})
+
+
+# The first prefix that fits: the action, and what else to arm. Without an entry a create and a delete pass the point.
+WAYS = {
+    "controller.create.before_undo": (create_and_delete, "api.create.before_worker kill"),
+    "controller.create.before_finish": (create_and_delete, "api.create.after_worker kill"),
+    "controller.delete.": (left_alone(2), ""),
+    "controller.samples.before_write": (left_alone(60), ""),
+    "controller.suspend.before_claim": (left_alone(2, on_timeout="suspend"), ""),
+    "controller.move.before_worker": (change("suspend"), "api.move.before_worker kill"),
+    "controller.move.before_row": (change("suspend"), "api.move.before_worker kill"),
+    "controller.snapshot.before_row": (snapshot, "api.snapshot.after_worker kill"),
+    "controller.snapshot.before_remove": (snapshot, "api.snapshot.before_delete kill"),
+    "api.create.before_failed": (create_and_delete, "worker.start.admitted fail"),
+    "api.move.": (change("suspend"), ""),
+    "api.snapshot.": (snapshot, ""),
+    "store.snapshot.": (snapshot, ""),
+    "worker.snapshot.": (snapshot, ""),
+    "worker.pause.": (change("pause"), ""),
+    "worker.resume.": (change("pause", "resume"), ""),
+    "worker.suspend.": (change("suspend"), ""),
+    "worker.end.saved": (change("suspend"), ""),
+    "worker.restore.": (change("suspend", "resume"), ""),
+    "vmm.save.": (change("suspend"), ""),
+    "sandbox.pause_failed.": (change("pause"), "worker.pause.stopped fail"),
+    "sandbox.resume_failed.": (change("pause", "resume"), "worker.resume.continued fail"),
+    "sandbox.suspend_failed.": (change("suspend"), "worker.suspend.saved fail"),
+    "sandbox.restore_failed.": (change("suspend", "resume"), "worker.restore.restored fail"),
+    "controller.align.before_row": (suspended_behind_its_back, ""),
+    "sandbox.pause": (change("pause"), ""),
+    "sandbox.resume": (change("pause", "resume"), ""),
+    "sandbox.suspend": (change("suspend"), ""),
+    "sandbox.restore": (change("suspend", "resume"), ""),
+    "sandbox.start_failed.": (create_and_delete, "worker.start.admitted fail"),
+    "sandbox.machine_failed.": (killed_machine, ""),
+    "sandbox.machine_ended.": (shut_down, ""),
 }
 
-
-# Points that this installation cannot pass, and what walks them instead. Shown as skipped, with the reason.
+# What this installation cannot pass, and the test that does.
 ELSEWHERE = {
-    "agent.": "inside the guest, where no fault file is: src/agent tests",
-    "hostd.uplink.": "needs an uplink: test/integration/uplink_test.cpp walks them",
-    "hostd.firecracker.": "no Firecracker on hosts of this kind: test/integration/firecracker_jail_test.cpp walks it",
-    "hostd.gateway.": "needs an uplink: test/integration/hostd_gateway_test.cpp walks them",
-    "worker.gateway.": "needs an uplink; pending in docs/spec.md",
-    "vmm.firecracker_": "no Firecracker on hosts of this kind; its driver is tried on a fake: src/vmm/firecracker_test.cpp",
-    "vmm.capture.": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks them",
-    "worker.base.exercised": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
-    "worker.base.captured": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
-    "worker.base.sealed": "passed while a base snapshot is made, which was before: src/worker/ahead_test.cpp walks it",
-    "worker.warm.": "no machine waits in this installation: src/worker/ahead_test.cpp walks them",
+    "hostd.uplink.": "test/integration/uplink_test.cpp",
+    "hostd.firecracker.": "test/integration/firecracker_jail_test.cpp",
+    "hostd.gateway.": "test/security/test_fault_walk.py",
+    "worker.gateway.": "test/security/test_fault_walk.py",
+    "vmm.firecracker_": "src/vmm/firecracker_test.cpp",
+    # While a base snapshot is made, and when machines wait: not here, where machines are counted.
+    "vmm.capture.": "src/worker/ahead_test.cpp",
+    "worker.base.exercised": "src/worker/ahead_test.cpp",
+    "worker.base.captured": "src/worker/ahead_test.cpp",
+    "worker.base.sealed": "src/worker/ahead_test.cpp",
+    "worker.warm.": "src/worker/ahead_test.cpp",
+    "agent.": "test/system/test_fault_walk.py",  # below, by a file in the guest
 }
 
 
-def all_points():
-    points = set()
-    for path in pathlib.Path(ROOT / "src").rglob("*.cpp"):
-        if not path.name.endswith("_test.cpp"):
-            points |= set(POINT.findall(path.read_text()))
-    return sorted(points)
+def here(point: str) -> bool:
+    return not any(point.startswith(prefix) for prefix in ELSEWHERE)
 
 
-def walk():
-    for number, point in enumerate(all_points()):
-        reason = next((why for prefix, why in ELSEWHERE.items() if point.startswith(prefix)), None)
-        marks = [pytest.mark.skip(reason=f"{point}: {reason}")] if reason else []
-        yield pytest.param(point, number, marks=marks, id=point)
+def way(point: str):
+    return next((how for prefix, how in WAYS.items() if point.startswith(prefix)), (create_and_delete, ""))
 
 
-def test_every_lifecycle_step_has_a_point():
+def test_every_lifecycle_step_has_a_point_and_every_point_a_walk():
     points = all_points()
-    for step in ("api.create.", "api.delete.", "worker.start.", "worker.end.", "hostd.slot.", "hostd.vmm.", "controller."):
-        assert any(p.startswith(step) for p in points), f"no fault point {step}*"
+    for step in ("api.create.", "api.delete.", "worker.start.", "worker.end.", "hostd.slot.", "hostd.vmm.", "controller.",
+                 "sandbox.started.", "sandbox.end.", "sandbox.released."):
+        assert any(p.startswith(step) and here(p) for p in points), f"no fault point {step}*"
+    for prefix, where in ELSEWHERE.items():
+        assert any(p.startswith(prefix) for p in points), f"{prefix} is no point any more"
+        assert prefix in (ROOT / where).read_text(), f"{where} does not walk {prefix}"
 
 
-@pytest.mark.parametrize("point, number", walk())
-def test_killed_at(platform, point, number):
-    beside, timeout = OTHER_WAYS.get(point, ("", 0))
-    platform.arm(*filter(None, [beside, f"{point} kill"]))
-
-    def fired():
-        return platform.armed() == ""
-
-    def pass_it():
-        # A program that died at the point before may wait for its restart: then the create is refused, and tried again.
-        try:
-            sandbox = Sandbox.create(timeout=timeout or 600)
-            if not timeout:
-                sandbox.kill()
-        except Exception:  # the create or the delete may fail: the process died under it
-            pass
-        # Work of a dead process is taken over when its lease of 15 s is over.
-        return eventually(fired, 40 if point in OTHER_WAYS else 5, f"{point} is passed")
-
-    try:
-        eventually(pass_it, 90, f"{point} is passed by a create and a delete")
-    finally:
-        platform.arm()
-    eventually(lambda: platform.api("GET", "/v1/sandboxes?limit=100") is not None, 60, "the API answers again")
-
-    def settled():
-        for row in platform.api("GET", "/v1/sandboxes?limit=100")["sandboxes"]:
-            platform.api("DELETE", f"/v1/sandboxes/{row['id']}?wait=30")
-        assert agrees(platform) and not platform.vmm_pids()
-        return True
-
-    eventually(settled, 90, f"rows agree with what runs after a death at {point}")
-    if number % 6:  # a create costs seconds in emulation, and the next point's walk begins with one
+@pytest.mark.parametrize("number, point", enumerate(filter(here, all_points())))
+def test_killed_at(platform, number, point):
+    action, beside = way(point)
+    # Work of a dead process is taken over when its lease of 15 s is over; and the controller looks every few seconds.
+    die_at(platform, point, lambda: action(platform), beside, patience=40 if point.startswith("controller.") else 5)
+    if number % 6:  # not after each: what is no more usable stays so
         return
     probe = Sandbox.create(timeout=600)
     try:
         assert probe.commands.run("echo ok").stdout == "ok\n"
     finally:
         assert probe.kill() is True
+
+
+# -- inside the guest: PID 1 dies, which is the end of that sandbox alone ---------------------------------------------------
+
+INIT = """
+import http.client, json, socket, sys
+connection = http.client.HTTPConnection("192.0.2.2", 49983, timeout=20)
+connection.sock = socket.socket()
+connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 2)  # as hostd's own: the slot lets no other in
+connection.sock.connect(("192.0.2.2", 49983))
+connection.request("POST", "/init", json.dumps({"init_key": sys.argv[1]}), {"Content-Type": "application/json"})
+print(connection.getresponse().status)
+"""
+
+
+def call_init(platform, sandbox) -> str:
+    """The worker's call, by hand: what it knows is in its journal."""
+    entry = json.loads((platform.data_dir / "worker" / "sandboxes" / f"{sandbox.sandbox_id}.json").read_text())
+    namespace = platform.run_dir / "hostd" / "netns" / str(entry["slot"])
+    return subprocess.run(["nsenter", f"--net={namespace}", sys.executable, "-c", INIT, entry["init_key"]],
+                          capture_output=True, text=True, check=False).stdout.strip()
+
+
+@pytest.mark.parametrize("point", [p for p in all_points() if p.startswith("agent.")])
+def test_the_agent_killed_at(platform, neighbour, nothing_left, make, point):
+    pass_it = {"agent.command.spawn": lambda sandbox: sandbox.commands.run("true", timeout=20),
+               "agent.init.apply": lambda sandbox: call_init(platform, sandbox)}[point]
+    sandbox = make()
+    # The controls: what the point is in works, and the point's own error comes as one.
+    pass_it(sandbox)
+    sandbox.files.write("/run/space-faults", f"{point} fail\n", user="root")
+    try:
+        assert pass_it(sandbox) == "500"
+    except Exception as error:  # noqa: BLE001
+        assert "fault point" in str(error), error
+    assert sandbox.files.read("/run/space-faults", user="root") == ""
+    sandbox.files.write("/run/space-faults", f"{point} kill\n", user="root")
+    try:
+        pass_it(sandbox)
+    except Exception:  # noqa: BLE001
+        pass
+
+    def ended():
+        row = platform.api("GET", f"/v1/sandboxes/{sandbox.sandbox_id}")
+        return row if row["state"] in ("failed", "deleted") else None
+
+    assert eventually(ended, 60, "the end of the sandbox")["end_reason"] == "guest_panic"
+    assert sandbox.is_running() is False
+    assert neighbour.commands.run("echo fine").stdout == "fine\n"
