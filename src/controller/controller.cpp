@@ -35,7 +35,7 @@ Controller::Controller(store::asio::any_io_executor executor,
       finisher_(store, links_),
       deadlines_(executor, store, finisher_, std::move(owner)),
       samples_(store),
-      retention_(store, keep),
+      retention_(store, links_, keep),
       registry_(store, config_.pool()),
       loops_(executor) {}
 
@@ -44,6 +44,7 @@ store::asio::awaitable<void> Controller::run() {
   loops_.spawn("stale_operations", deadlines_.run_stale());
   loops_.spawn("samples", samples_.run());
   loops_.spawn("retention", retention_.run());
+  loops_.spawn("snapshots", retention_.run_snapshots());
   loops_.spawn("nodes", run_nodes());
   loops_.spawn("beats", run_beats());
   // The loops never end by themselves: join() returns once we are cancelled, and what follows is
@@ -76,6 +77,7 @@ store::asio::awaitable<void> Controller::refresh_nodes() {
   if (!nodes) co_return;
   for (auto& node : *nodes) {
     watch(node.name, node.address);
+    watches_.at(node.address)->set_draining(node.draining);
     bool const answers = watches_.at(node.address)->fresh_report().has_value();
     auto const now = base::system_clock().wall_now();
     if (answers || !domain::is_lost(now, node.heartbeat_at, node.lost_at)) continue;

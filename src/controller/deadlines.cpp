@@ -17,6 +17,9 @@ constexpr auto work_time = 18s;
 constexpr auto poll_most = 250ms;
 constexpr auto stale_poll = 500ms;
 constexpr std::uint32_t claim_max = 100;
+// Captures share a disk and processors.
+constexpr std::size_t suspends_max = 4;
+constexpr auto idle_every = 1s;
 // Beyond this the deadlines still fire, but their work is left to the stale round.
 constexpr std::size_t work_max = 500;
 
@@ -41,6 +44,7 @@ store::asio::awaitable<void> Deadlines::run_due() {
       continue;
     }
     backoff.reset();
+    co_await claim_suspends();
     if (*claimed == claim_max) continue;
     auto const pause = co_await pause_until_next();
     co_await async::sleep_for(pause);
@@ -61,6 +65,49 @@ store::asio::awaitable<std::optional<std::size_t>> Deadlines::claim_due() {
     work_.spawn("finish_delete", finisher_.finish_delete(std::move(one.sandbox), in(work_time)));
   }
   co_return due->size();
+}
+
+store::asio::awaitable<bool> Deadlines::claim_suspends() {
+  if (suspends_ >= suspends_max) co_return false;
+  auto const now = base::system_clock().steady_now();
+  store::DueSuspends which;
+  which.deadlines = true;
+  if (now - idle_looked_at_ >= idle_every) {
+    which.idle = true;
+    which.draining = true;
+    idle_looked_at_ = now;
+  }
+  if (SPACE_FAULT("controller.suspend.before_claim")) co_return false;
+  auto due =
+      co_await store_.sandboxes.claim_suspends(which,
+                                               owner_,
+                                               lease,
+                                               static_cast<std::uint32_t>(suspends_max - suspends_),
+                                               in(database_time));
+  if (!due) co_return false;
+  for (auto& one : *due) {
+    base::log::info(
+        "suspend_decided",
+        {{"sandbox", one.sandbox.public_id}, {"why", one.actor}, {"operation", one.operation}});
+    work_.spawn("finish_suspend", suspend(std::move(one)));
+  }
+  co_return !due->empty();
+}
+
+store::asio::awaitable<void> Deadlines::suspend(store::DueSandbox due) {
+  struct Counted {
+    std::size_t& count;
+
+    explicit Counted(std::size_t& now) : count(++now) {}
+
+    ~Counted() { --count; }
+
+    Counted(Counted const&) = delete;
+    Counted& operator=(Counted const&) = delete;
+  } const counted(suspends_);
+
+  co_await finisher_.finish_suspend(
+      std::move(due.sandbox), std::move(due.operation), std::move(due.actor), in(work_time));
 }
 
 store::asio::awaitable<std::chrono::milliseconds> Deadlines::pause_until_next() {

@@ -97,6 +97,15 @@ store::asio::awaitable<Finisher::Step> Finisher::try_take_over(store::OperationR
     }
     co_return co_await close_operation(std::move(operation), "", "");
   }
+  if (operation.kind == "sandbox.snapshot")
+    co_return co_await settle_snapshot(lives ? std::move(**row) : store::SandboxRow(),
+                                       std::move(operation));
+  if (lives && (operation.kind == "sandbox.pause" || operation.kind == "sandbox.resume" ||
+                operation.kind == "sandbox.suspend"))
+    co_return co_await settle_move(std::move(**row), std::move(operation));
+  if (!lives)
+    co_return co_await close_operation(
+        std::move(operation), "conflict", "the sandbox has ended meanwhile");
   co_return co_await close_operation(
       std::move(operation), "unavailable", "the program that worked on this has ended; ask again");
 }

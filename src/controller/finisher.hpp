@@ -19,12 +19,30 @@ class Finisher {
   /// over.
   store::asio::awaitable<void> finish_delete(store::SandboxRow row, base::Deadline until);
 
+  /// For a row in `suspending`: as finish_delete, with the worker's capture.
+  store::asio::awaitable<void> finish_suspend(store::SandboxRow row,
+                                              std::string operation,
+                                              std::string actor,
+                                              base::Deadline until);
+
   /// For an operation whose lease was over and is now ours until `until`.
   store::asio::awaitable<void> take_over(store::OperationRow operation, base::Deadline until);
 
  private:
   enum class Step : std::uint8_t { done, again };
   store::asio::awaitable<Step> try_take_over(store::OperationRow operation, base::Deadline until);
+  // moves.cpp
+  store::asio::awaitable<Step> settle_move(store::SandboxRow row, store::OperationRow operation);
+  store::asio::awaitable<Step> carry_out_move(store::SandboxRow row,
+                                              store::OperationRow operation,
+                                              wire::WorkerSandbox machine);
+  store::asio::awaitable<Step> apply_move(store::SandboxRow row,
+                                          store::OperationRow operation,
+                                          domain::SandboxEvent event,
+                                          std::uint64_t suspended_bytes,
+                                          std::optional<base::Error> why);
+  store::asio::awaitable<Step> settle_snapshot(store::SandboxRow row,
+                                               store::OperationRow operation);
   store::asio::awaitable<Step> settle_create(store::SandboxRow row, store::OperationRow operation);
   store::asio::awaitable<Step> undo_create(store::SandboxRow row);
   store::asio::awaitable<Step> finish_create(store::SandboxRow row,

@@ -1,6 +1,7 @@
 #include "controller/node_watch.hpp"
 
 #include "base/fault.hpp"
+#include "base/id.hpp"
 #include "base/log.hpp"
 #include "controller/backoff.hpp"
 
@@ -59,6 +60,11 @@ store::asio::awaitable<void> NodeWatch::run_reports() {
       report->name = name_;  // a node speaks for itself only
       report_ = std::move(*report);
       reported_at_ = base::system_clock().steady_now();
+      if (draining_ && *draining_ != report_->draining) {
+        auto const told = co_await link_.drain(*draining_, in(worker_time));
+        base::log::info("node_drain",
+                        {{"node", name_}, {"on", *draining_}, {"told", told.has_value()}});
+      }
     }
     // A worker that was never heard of may be about to come up.
     co_await async::sleep_for(report_ ? times_.report_every : first.next());
@@ -106,7 +112,30 @@ store::asio::awaitable<bool> NodeWatch::look() {
   sample(look->machines);
   auto plan = reconciler_.look(*look, base::system_clock().steady_now());
   co_await carry_out(std::move(plan));
+  if (++looks_ % times_.snapshot_looks == 0) co_await look_at_snapshots();
   co_return true;
+}
+
+/// Files of snapshots that no row knows, in two looks: their request outlived its program.
+store::asio::awaitable<void> NodeWatch::look_at_snapshots() {
+  auto const there = co_await link_.snapshots(in(worker_time));
+  if (!there) co_return;
+  std::vector<std::string> names;
+  for (auto const& one : *there)
+    names.push_back(one.snapshot);
+  auto const without = co_await store_.snapshots.without_row(std::move(names), in(database_time));
+  if (!without) co_return;
+  std::set<std::string> orphans(without->begin(), without->end());
+  for (auto const& one : orphans) {
+    if (!orphans_.contains(one)) continue;
+    auto const removed = co_await link_.remove_snapshot(one, in(15s));
+    base::log::warn("snapshot_removed",
+                    {{"node", name_},
+                     {"snapshot", one},
+                     {"why", "it has no row"},
+                     {"done", removed.has_value()}});
+  }
+  orphans_ = std::move(orphans);
 }
 
 /// The worker first, then the database: rows are written before a worker is asked to start
@@ -145,10 +174,47 @@ store::asio::awaitable<void> NodeWatch::carry_out(Plan plan) {
   }
   for (auto& row : plan.vanished)
     co_await end_vanished(std::move(row));
+  for (auto& one : plan.align)
+    co_await align(std::move(one));
   for (auto& row : plan.finish) {
     if (work_.running() >= work_max) break;
     work_.spawn("finish_delete", finisher_.finish_delete(std::move(row), in(10s)));
   }
+}
+
+store::asio::awaitable<void> NodeWatch::align(Plan::Align align) {
+  auto const& row = align.row;
+  base::log::warn("sandbox_out_of_step",
+                  {{"node", name_},
+                   {"sandbox", row.public_id},
+                   {"row", domain::name_of(row.state)},
+                   {"how", align.how}});
+  if (align.how == "suspended") {
+    co_await follow_suspended(row);
+    co_return;
+  }
+  auto const moved = co_await link_.move(row.public_id, align.how, row.epoch, in(15s));
+  if (!moved)
+    base::log::warn("not_aligned", {{"sandbox", row.public_id}, {"why", moved.error().message()}});
+}
+
+/// The worker has suspended it and nobody wrote that down.
+store::asio::awaitable<void> NodeWatch::follow_suspended(store::SandboxRow row) {
+  if (SPACE_FAULT("controller.align.before_row")) co_return;
+  store::Begin begin;
+  begin.id = row.id;
+  begin.project_id = row.project_id;
+  begin.from = row.state;
+  begin.event = domain::SandboxEvent::suspend;
+  begin.kind = "sandbox.suspend";
+  begin.operation = base::make_short_id('x');
+  begin.lease_owner = name_;
+  begin.lease = 20s;
+  begin.actor = "host";
+  auto const operation = begin.operation;
+  auto begun = co_await store_.sandboxes.begin(std::move(begin), in(database_time));
+  if (!begun || !begun->applied || !begun->now) co_return;
+  co_await finisher_.finish_suspend(std::move(*begun->now), operation, "host", in(10s));
 }
 
 store::asio::awaitable<void> NodeWatch::end_vanished(store::SandboxRow row) {
@@ -162,6 +228,15 @@ store::asio::awaitable<void> NodeWatch::end_vanished(store::SandboxRow row) {
   end.actor = "controller";
   end.reason = domain::EndReason::unknown;
   end.detail = "its machine was not there any more; its host or its worker was restarted";
+  if (row.state == domain::SandboxState::suspended) {
+    end.reason = domain::EndReason::host_lost;
+    end.detail = "its suspended state was not on its host any more";
+  } else if (!reconciler_.has_seen(row.public_id, row.epoch)) {
+    end.reason = domain::EndReason::host_lost;
+    end.detail =
+        "its host stopped without a warning: it ran, and was not there any more when the platform "
+        "started again (a power cut, or everything was killed at once)";
+  }
   auto const ended = co_await store_.sandboxes.end(std::move(end), in(database_time));
   if (ended && *ended)
     base::log::warn("sandbox_vanished", {{"node", name_}, {"sandbox", row.public_id}});

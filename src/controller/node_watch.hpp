@@ -18,6 +18,7 @@ struct WatchTimes {
   std::chrono::milliseconds confirm_after{4000};
   std::chrono::milliseconds sample_every{5000};
   std::chrono::milliseconds nodes_every{5000};
+  std::uint32_t snapshot_looks = 15;  // after how many looks its snapshots are looked at
 };
 
 class NodeWatch {
@@ -39,6 +40,9 @@ class NodeWatch {
 
   std::string const& name() const noexcept { return name_; }
 
+  /// As its row says. The worker is told until its report says the same.
+  void set_draining(bool draining) noexcept { draining_ = draining; }
+
   /// The last report, when it is fresh.
   std::optional<wire::NodeReport> fresh_report() const;
 
@@ -48,6 +52,9 @@ class NodeWatch {
   async::Task<Look> take_look();
   store::asio::awaitable<void> carry_out(Plan plan);
   store::asio::awaitable<void> end_vanished(store::SandboxRow row);
+  store::asio::awaitable<void> align(Plan::Align align);
+  store::asio::awaitable<void> follow_suspended(store::SandboxRow row);
+  store::asio::awaitable<void> look_at_snapshots();
   void sample(std::vector<wire::WorkerSandbox> const& machines);
   store::asio::awaitable<void> sample_one(std::string sandbox);
 
@@ -60,6 +67,9 @@ class NodeWatch {
   Ends ends_;
   Reconciler reconciler_;
   std::optional<wire::NodeReport> report_;
+  std::optional<bool> draining_;
+  std::set<std::string> orphans_;  // snapshots without a row at the last look
+  std::uint32_t looks_ = 0;
   base::SteadyTime reported_at_;
   std::map<std::string, base::SteadyTime> sampled_at_;  // of machines that run; when last asked
   std::set<std::string> sampling_;

@@ -6,6 +6,21 @@ namespace controller {
 
 using domain::SandboxState;
 
+namespace {
+
+/// "" when row and machine agree, or somebody is at work on them.
+std::string way_to_agree(SandboxState row, std::string_view machine) {
+  bool const at_rest = row == SandboxState::running || row == SandboxState::paused;
+  if (at_rest && machine == "suspended") return "suspended";
+  bool const awake = machine == "running" || machine == "paused";
+  if (row == SandboxState::suspended && awake) return "suspend";
+  if (row == SandboxState::running && machine == "paused") return "resume";
+  if (row == SandboxState::paused && machine == "running") return "pause";
+  return {};
+}
+
+}  // namespace
+
 Plan Reconciler::look(Look const& look, base::SteadyTime now) {
   ++looks_;
   Plan plan;
@@ -15,47 +30,71 @@ Plan Reconciler::look(Look const& look, base::SteadyTime now) {
   std::map<std::string_view, wire::WorkerSandbox const*> machines;
   for (auto const& machine : look.machines)
     machines[machine.sandbox] = &machine;
-
   for (auto const& machine : look.machines) {
-    if (machine.state == "ending") continue;
     auto const row = rows.find(machine.sandbox);
-    auto const suspicion = [&](std::string_view what) {
-      return fmt::format("{}/{}/{}", what, machine.sandbox, machine.epoch);
-    };
-    if (row == rows.end()) {
-      if (confirmed(suspicion("no row"), now, confirm_after_)) {
-        plan.kill.push_back({machine.sandbox, machine.epoch, "it has no row"});
-      }
-    } else if (row->second->epoch > machine.epoch) {
-      if (confirmed(suspicion("old"), now, confirm_after_)) {
-        plan.kill.push_back({machine.sandbox, row->second->epoch, "its epoch is over"});
-      }
-    }
-    // Our row may also be older than the worker's: then another controller knows more, and it is
-    // left alone.
+    judge(machine, row == rows.end() ? nullptr : row->second, now, plan);
   }
-
   for (auto const& row : look.rows) {
     // Creating and restoring rows belong to an operation; its lease says when they are left behind.
     bool const under_way =
         row.state == SandboxState::creating || row.state == SandboxState::restoring;
-    if (row.node != node_ || under_way || !domain::holds_machine(row.state)) continue;
-    auto const suspicion = [&](std::string_view what) {
-      return fmt::format("{}/{}/{}", what, row.public_id, row.epoch);
-    };
-    if (row.state == SandboxState::deleting) {
-      if (confirmed(suspicion("deleting"), now, 5 * confirm_after_)) plan.finish.push_back(row);
-      continue;
-    }
+    if (row.node != node_ || under_way || domain::is_terminal(row.state)) continue;
     auto const machine = machines.find(row.public_id);
-    bool const there = machine != machines.end() && machine->second->epoch == row.epoch;
-    if (!there && confirmed(suspicion("vanished"), now, confirm_after_))
-      plan.vanished.push_back(row);
+    judge(row, machine == machines.end() ? nullptr : machine->second, now, plan);
   }
+  // Remembered as long as it has a row.
+  std::erase_if(seen_, [&](auto const& one) { return !rows.contains(one.first); });
+  for (auto const& machine : look.machines)
+    seen_.emplace(machine.sandbox, machine.epoch);
 
   // What was not suspected in this look starts from zero when it is suspected again.
   std::erase_if(suspects_, [&](auto const& one) { return one.second.look != looks_; });
   return plan;
+}
+
+void Reconciler::judge(wire::WorkerSandbox const& machine,
+                       store::SandboxRow const* row,
+                       base::SteadyTime now,
+                       Plan& plan) {
+  if (machine.state == "ending") return;
+  auto const suspicion = [&](std::string_view what) {
+    return fmt::format("{}/{}/{}", what, machine.sandbox, machine.epoch);
+  };
+  if (!row) {
+    if (confirmed(suspicion("no row"), now, confirm_after_))
+      plan.kill.push_back({machine.sandbox, machine.epoch, "it has no row"});
+    return;
+  }
+  // A suspended one has the epoch of the life that was suspended; the next life is greater from the
+  // moment it is asked for. Our row may also be older than the worker's: then another controller
+  // knows more, and it is left alone.
+  if (row->epoch <= machine.epoch || machine.state == "suspended") return;
+  if (confirmed(suspicion("old"), now, confirm_after_))
+    plan.kill.push_back({machine.sandbox, row->epoch, "its epoch is over"});
+}
+
+void Reconciler::judge(store::SandboxRow const& row,
+                       wire::WorkerSandbox const* machine,
+                       base::SteadyTime now,
+                       Plan& plan) {
+  auto const suspicion = [&](std::string_view what) {
+    return fmt::format("{}/{}/{}", what, row.public_id, row.epoch);
+  };
+  bool const there = machine && machine->epoch == row.epoch;
+  if (row.state == SandboxState::deleting) {
+    if (confirmed(suspicion("deleting"), now, 5 * confirm_after_)) plan.finish.push_back(row);
+    return;
+  }
+  if (row.state == SandboxState::suspended && !machine) {
+    // A list without it may be that of a worker that still looks around.
+    if (confirmed(suspicion("lost"), now, 5 * confirm_after_)) plan.vanished.push_back(row);
+    return;
+  }
+  auto const how = there ? way_to_agree(row.state, machine->state) : std::string();
+  if (!how.empty() && confirmed(suspicion(how), now, confirm_after_))
+    plan.align.push_back({row, how});
+  bool const gone = !there && row.state != SandboxState::suspended;
+  if (gone && confirmed(suspicion("vanished"), now, confirm_after_)) plan.vanished.push_back(row);
 }
 
 bool Reconciler::confirmed(std::string const& suspicion,

@@ -5,6 +5,7 @@
 #include "wire/worker.hpp"
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,17 @@ struct Plan {
   };
 
   std::vector<Kill> kill;
-  /// Rows whose machine is not there.
+  /// Rows whose machine is not there, and rows whose suspended state is not.
   std::vector<store::SandboxRow> vanished;
+
+  /// Both sides are there and do not agree: what the worker is to be told, or the row.
+  struct Align {
+    store::SandboxRow row;
+    /// suspend, pause, resume: for the worker. "suspended": the row follows.
+    std::string how;
+  };
+
+  std::vector<Align> align;
   /// Rows that stay in `deleting`: their program died. Waited for five times as long, since a
   /// delete may be at work and its operation's lease normally brings it here.
   std::vector<store::SandboxRow> finish;
@@ -47,10 +57,23 @@ class Reconciler {
 
   Plan look(Look const& look, base::SteadyTime now);
 
+  /// Was that life ever seen on its worker?
+  bool has_seen(std::string const& sandbox, std::uint64_t epoch) const {
+    return seen_.contains({sandbox, epoch});
+  }
+
   /// The worker was not reachable or was started anew: what was seen before proves nothing.
   void forget() { suspects_.clear(); }
 
  private:
+  void judge(wire::WorkerSandbox const& machine,
+             store::SandboxRow const* row,
+             base::SteadyTime now,
+             Plan& plan);
+  void judge(store::SandboxRow const& row,
+             wire::WorkerSandbox const* machine,
+             base::SteadyTime now,
+             Plan& plan);
   /// True once the same suspicion was there in every look for `age`.
   bool confirmed(std::string const& suspicion, base::SteadyTime now, std::chrono::milliseconds age);
 
@@ -64,6 +87,7 @@ class Reconciler {
 
   std::map<std::string, Suspect> suspects_;
   std::uint64_t looks_ = 0;
+  std::set<std::pair<std::string, std::uint64_t>> seen_;
 };
 
 }  // namespace controller

@@ -120,13 +120,43 @@ TEST_F(Reconcile, ARowWhoseMachineIsGoneVanishes) {
 }
 
 TEST_F(Reconcile, RowsWithoutAMachineByRightAreLeftAlone) {
-  for (auto const state :
-       {SandboxState::creating, SandboxState::restoring, SandboxState::suspended}) {
+  for (auto const state : {SandboxState::creating, SandboxState::restoring}) {
     Reconciler fresh("n", age);
     Look const look{{}, {row("a", state)}};
     auto const plan = watched(fresh, look, clock, 60s);
     EXPECT_TRUE(plan.vanished.empty() && plan.finish.empty()) << domain::name_of(state);
   }
+}
+
+TEST_F(Reconcile, ASuspendedOneIsLeftAloneAndLostOnlyAfterLong) {
+  Look const there{{machine("a", 2, "suspended")}, {row("a", SandboxState::suspended, 3)}};
+  auto plan = watched(reconciler, there, clock, 60s);
+  EXPECT_TRUE(plan.kill.empty() && plan.vanished.empty() && plan.align.empty());
+  Look const coming{{machine("a", 2, "suspended")}, {row("a", SandboxState::restoring, 3)}};
+  plan = watched(reconciler, coming, clock, 60s);
+  EXPECT_TRUE(plan.kill.empty() && plan.vanished.empty() && plan.align.empty());
+  Look const lost{{}, {row("a", SandboxState::suspended, 3)}};
+  EXPECT_TRUE(watched(reconciler, lost, clock, 19s).vanished.empty());
+  EXPECT_EQ(watched(reconciler, lost, clock, 2s).vanished.size(), 1U);
+  Look const orphan{{machine("b", 2, "suspended")}, {}};
+  EXPECT_EQ(watched(reconciler, orphan, clock, 5s).kill.size(), 1U);
+}
+
+TEST_F(Reconcile, WhatDisagreesIsAligned) {
+  auto const how = [&](SandboxState state, std::string machine_state) -> std::string {
+    Reconciler fresh("n", age);
+    Look const look{{machine("a", 1, std::move(machine_state))}, {row("a", state)}};
+    EXPECT_TRUE(watched(fresh, look, clock, 3s).align.empty()) << "not on one look";
+    auto const plan = watched(fresh, look, clock, 2s);
+    return plan.align.empty() ? std::string() : plan.align.front().how;
+  };
+  EXPECT_EQ(how(SandboxState::running, "suspended"), "suspended");
+  EXPECT_EQ(how(SandboxState::paused, "suspended"), "suspended");
+  EXPECT_EQ(how(SandboxState::running, "paused"), "resume");
+  EXPECT_EQ(how(SandboxState::paused, "running"), "pause");
+  EXPECT_EQ(how(SandboxState::suspended, "running"), "suspend");
+  EXPECT_EQ(how(SandboxState::running, "running"), "");
+  EXPECT_EQ(how(SandboxState::suspending, "suspended"), "") << "an operation is at work";
 }
 
 TEST_F(Reconcile, ARowOfAnotherNodeIsNotJudgedHere) {

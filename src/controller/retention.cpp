@@ -1,5 +1,6 @@
 #include "controller/retention.hpp"
 
+#include "base/fault.hpp"
 #include "base/log.hpp"
 
 namespace controller {
@@ -30,6 +31,26 @@ store::asio::awaitable<void> Retention::run() {
   while (true) {
     co_await round();
     co_await async::sleep_for(pause);
+  }
+}
+
+store::asio::awaitable<void> Retention::run_snapshots() {
+  while (true) {
+    co_await async::sleep_for(keep_.snapshots_every);
+    co_await drop_snapshots();
+  }
+}
+
+store::asio::awaitable<void> Retention::drop_snapshots() {
+  auto due = co_await store_.snapshots.claim_due(20, soon());
+  if (!due) co_return;
+  for (auto const& one : *due) {
+    if (SPACE_FAULT("controller.snapshot.before_remove")) continue;
+    auto const removed = co_await links_.at(one.node_address)
+                             .remove_snapshot(one.public_id, base::system_clock().in(15s));
+    if (!removed) continue;
+    auto const gone = co_await store_.snapshots.remove(one.id, soon());
+    if (gone) base::log::info("snapshot_dropped", {{"snapshot", one.public_id}});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "controller/testing.hpp"
 
 #include "base/assert.hpp"
+#include "wire/gateway.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -88,36 +89,95 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
       list.push_back(wire::encode(machine));
     sent = co_await response.send(
         json_response(200, wire::to_text(wire::json::object{{"sandboxes", std::move(list)}})));
+  } else if (path == "/audit") {
+    sent = co_await response.send(
+        json_response(200, R"({"records":[{"seq":3,"host":"a.example"}],"next_after":3,"more":false})"));
+  } else if (path == "/drain") {
+    auto const body = co_await request.body.read_all(4096);
+    auto const drain = wire::decode_text<wire::SetDrain>(body.value_or(""));
+    if (drain) report.draining = draining = drain->on;
+    sent = co_await response.send(json_response(200, wire::encode_text(report)));
+  } else if (path == "/snapshots") {
+    wire::json::array list;
+    for (auto const& [id, snapshot] : snapshots)
+      list.push_back(wire::encode(snapshot));
+    sent = co_await response.send(
+        json_response(200, wire::to_text(wire::json::object{{"snapshots", std::move(list)}})));
+  } else if (path.starts_with("/snapshots/")) {
+    snapshots.erase(path.substr(11));
+    sent = co_await response.send({204, {}, {}});
   } else if (path.starts_with("/sandboxes/")) {
-    auto id = path.substr(11);
-    if (id.ends_with("/token") && request.head.method == "PUT") {
-      auto const body = co_await request.body.read_all(4096);
-      auto const token = wire::decode_text<wire::SetToken>(body.value_or(""));
-      if (token) tokens[id.substr(0, id.size() - 6)] = token->access_token;
-      sent = co_await response.send({token ? 204 : 400, {}, {}});
-      co_return;
-    }
-    if (id.ends_with("/console")) {
-      sent = co_await response.send(
-          {200, http::Headers{{"Content-Type", "text/plain"}}, "[    0.0] booted\n"});
-      co_return;
-    }
-    bool const wants_metrics = id.ends_with("/metrics");
-    if (wants_metrics) id.resize(id.size() - 8);
-    if (request.head.method == "DELETE") {
-      std::uint64_t epoch = 0;
-      auto const query = request.head.query();
-      if (query.starts_with("epoch="))
-        std::from_chars(query.data() + 6, query.data() + query.size(), epoch);
-      co_await answer_delete(id, epoch, response);
-    } else if (!machines.contains(id)) {
-      sent = co_await response.send(error_response(base::Code::not_found, "no such sandbox"));
-    } else {
-      sent = co_await response.send(
-          json_response(200, wants_metrics ? metrics : wire::encode_text(machines[id])));
-    }
+    co_await answer_sandbox(path.substr(11), request, response);
   }
   static_cast<void>(sent);  // a controller that left is no failure of the worker
+}
+
+http::asio::awaitable<void> FakeWorker::answer_sandbox(std::string id,
+                                                       http::Request& request,
+                                                       http::ResponseWriter& response) {
+  base::Result<void> sent;
+  if (request.head.method == "POST") {
+    co_await answer_move(std::move(id), request, response);
+    co_return;
+  }
+  if (id.ends_with("/token") && request.head.method == "PUT") {
+    auto const body = co_await request.body.read_all(4096);
+    auto const token = wire::decode_text<wire::SetToken>(body.value_or(""));
+    if (token) tokens[id.substr(0, id.size() - 6)] = token->access_token;
+    sent = co_await response.send({token ? 204 : 400, {}, {}});
+    co_return;
+  }
+  if (id.ends_with("/policy") && request.head.method == "PUT") {
+    co_await answer_policy(id.substr(0, id.size() - 7), request, response);
+    co_return;
+  }
+  if (id.ends_with("/decisions")) {
+    sent = co_await response.send(
+        {200, http::Headers{{"Content-Type", "application/x-ndjson"}}, decisions});
+    co_return;
+  }
+  if (id.ends_with("/console")) {
+    sent = co_await response.send(
+        {200, http::Headers{{"Content-Type", "text/plain"}}, "[    0.0] booted\n"});
+    co_return;
+  }
+  bool const wants_metrics = id.ends_with("/metrics");
+  if (wants_metrics) id.resize(id.size() - 8);
+  if (request.head.method == "DELETE") {
+    std::uint64_t epoch = 0;
+    auto const query = request.head.query();
+    if (query.starts_with("epoch="))
+      std::from_chars(query.data() + 6, query.data() + query.size(), epoch);
+    co_await answer_delete(id, epoch, response);
+  } else if (!machines.contains(id)) {
+    sent = co_await response.send(error_response(base::Code::not_found, "no such sandbox"));
+  } else {
+    sent = co_await response.send(
+        json_response(200, wants_metrics ? metrics : wire::encode_text(machines[id])));
+  }
+  static_cast<void>(sent);  // a controller that left is no failure of the worker
+}
+
+http::asio::awaitable<void> FakeWorker::answer_policy(std::string sandbox,
+                                                      http::Request& request,
+                                                      http::ResponseWriter& response) {
+  auto const body = co_await request.body.read_all(8 << 20);
+  auto wanted =
+      wire::decode_text<wire::SetPolicy>(body.value_or(""), wire::UnknownKeys::reject, 8 << 20);
+  base::Result<void> sent;
+  if (!wanted) {
+    sent = co_await response.send(
+        error_response(base::Code::invalid_argument, wanted.error().message()));
+    co_return;
+  }
+  policies.emplace_back(std::move(sandbox), *wanted);
+  if (policy_refusal) {
+    sent =
+        co_await response.send(error_response(policy_refusal->code(), policy_refusal->message()));
+    co_return;
+  }
+  wire::GatewayApplied applied{wanted->policy.generation, 3, 1, {}};
+  sent = co_await response.send(json_response(200, wire::encode_text(applied)));
 }
 
 http::asio::awaitable<void> FakeWorker::answer_start(http::Request& request,
@@ -139,8 +199,85 @@ http::asio::awaitable<void> FakeWorker::answer_start(http::Request& request,
   add(start->sandbox, start->epoch);
   auto& machine = machines[start->sandbox];
   machine.build = start->build;
-  machine.started_by = "cold boot";
+  machine.started_by = start->from_snapshot.empty() ? "cold boot" : "snapshot";
   sent = co_await response.send(json_response(200, wire::encode_text(machine)));
+}
+
+http::asio::awaitable<void> FakeWorker::answer_move(std::string path,
+                                                    http::Request& request,
+                                                    http::ResponseWriter& response) {
+  auto const slash = path.find('/');
+  auto const id = path.substr(0, slash);
+  auto const verb = slash == std::string::npos ? std::string() : path.substr(slash + 1);
+  auto const body = co_await request.body.read_all(1 << 20);
+  if (move_delay.count() > 0) co_await async::sleep_for(move_delay);
+  auto answer = move_refusal        ? error_response(move_refusal->code(), move_refusal->message())
+                : verb == "restore" ? restored(id, body.value_or(""))
+                                    : moved(id, verb, body.value_or(""));
+  auto sent = co_await response.send(std::move(answer));
+  static_cast<void>(sent);  // who asked may be gone
+}
+
+http::Response FakeWorker::moved(std::string const& sandbox,
+                                 std::string const& verb,
+                                 std::string const& body) {
+  auto const found = machines.find(sandbox);
+  if (found == machines.end()) return error_response(base::Code::not_found, "no such sandbox");
+  auto& machine = found->second;
+  std::uint64_t epoch = 0;
+  std::string snapshot;
+  if (verb == "snapshot") {
+    auto const take = wire::decode_text<wire::TakeSnapshot>(body);
+    if (!take) return error_response(base::Code::invalid_argument, take.error().message());
+    epoch = take->epoch;
+    snapshot = take->snapshot;
+  } else {
+    auto const asked = wire::decode_text<wire::Epoch>(body);
+    if (!asked) return error_response(base::Code::invalid_argument, asked.error().message());
+    epoch = asked->epoch;
+  }
+  moves.push_back(fmt::format("{} {} {}", verb, sandbox, epoch));
+  if (epoch < machine.epoch) return error_response(base::Code::conflict, "an older epoch");
+  auto const from_to = std::map<std::string, std::pair<std::string_view, std::string>>{
+      {"pause", {"running paused", "paused"}},
+      {"resume", {"running paused", "running"}},
+      {"suspend", {"running paused suspended", "suspended"}},
+      {"snapshot", {"running", "running"}}};
+  auto const rule = from_to.find(verb);
+  if (rule == from_to.end()) return error_response(base::Code::not_found, "there is no such call");
+  if (rule->second.first.find(machine.state) == std::string_view::npos) {
+    return error_response(base::Code::conflict, "the sandbox is " + machine.state);
+  }
+  machine.state = rule->second.second;
+  if (verb == "suspend") machine.suspended_bytes = 1 << 20;
+  if (verb != "snapshot") return json_response(200, wire::encode_text(machine));
+  wire::SnapshotReport taken;
+  taken.snapshot = snapshot;
+  taken.build = machine.build;
+  taken.bytes = 1 << 20;
+  taken.paused_ms = 3;
+  snapshots[snapshot] = taken;
+  return json_response(200, wire::encode_text(taken));
+}
+
+http::Response FakeWorker::restored(std::string const& sandbox, std::string const& body) {
+  auto start = wire::decode_text<wire::StartSandbox>(body);
+  if (!start || start->sandbox != sandbox)
+    return error_response(base::Code::invalid_argument, "no such start");
+  moves.push_back(fmt::format("restore {} {}", sandbox, start->epoch));
+  restores.push_back(*start);
+  auto const found = machines.find(sandbox);
+  if (found == machines.end()) return error_response(base::Code::not_found, "no such sandbox");
+  auto& machine = found->second;
+  if (machine.state == "running" && machine.epoch == start->epoch)
+    return json_response(200, wire::encode_text(machine));
+  if (machine.state != "suspended" || start->epoch <= machine.epoch)
+    return error_response(base::Code::conflict, "it is not suspended here");
+  machine.state = "running";
+  machine.epoch = start->epoch;
+  machine.started_by = "suspended state";
+  machine.suspended_bytes = 0;
+  return json_response(200, wire::encode_text(machine));
 }
 
 http::asio::awaitable<void> FakeWorker::answer_delete(std::string sandbox,

@@ -36,7 +36,16 @@ class FakeWorker final : public http::Handler {
   std::string metrics;  // what agents say
   std::chrono::milliseconds delete_delay{0};
   std::chrono::milliseconds start_delay{0};
-  std::map<std::string, std::string> tokens;  // set by PUT …/token
+  std::chrono::milliseconds move_delay{0};   // of pause, resume, suspend, restore, snapshot
+  std::optional<base::Error> move_refusal;   // what these are answered with
+  std::vector<std::string> moves;            // "suspend ID 3", in order
+  std::vector<wire::StartSandbox> restores;  // every restore, in order
+  std::map<std::string, wire::SnapshotReport> snapshots;
+  bool draining = false;
+  std::map<std::string, std::string> tokens;                      // set by PUT …/token
+  std::vector<std::pair<std::string, wire::SetPolicy>> policies;  // every PUT …/policy, in order
+  std::optional<base::Error> policy_refusal;                      // what they are answered with
+  std::string decisions;                                          // NDJSON, of every sandbox
 
   http::asio::awaitable<void> handle(http::Request& request,
                                      http::ResponseWriter& response) override;
@@ -45,6 +54,19 @@ class FakeWorker final : public http::Handler {
   http::asio::awaitable<void> answer_start(http::Request& request, http::ResponseWriter& response);
   http::asio::awaitable<void> answer_delete(std::string sandbox,
                                             std::uint64_t epoch,
+                                            http::ResponseWriter& response);
+  http::asio::awaitable<void> answer_move(std::string path,
+                                          http::Request& request,
+                                          http::ResponseWriter& response);
+  http::Response moved(std::string const& sandbox,
+                       std::string const& verb,
+                       std::string const& body);
+  http::Response restored(std::string const& sandbox, std::string const& body);
+  http::asio::awaitable<void> answer_sandbox(std::string id,
+                                             http::Request& request,
+                                             http::ResponseWriter& response);
+  http::asio::awaitable<void> answer_policy(std::string sandbox,
+                                            http::Request& request,
                                             http::ResponseWriter& response);
   http::asio::awaitable<void> stream_ends(http::ResponseWriter& response);
 

@@ -18,6 +18,11 @@ struct SandboxList {
 };
 BOOST_DESCRIBE_STRUCT(SandboxList, (), (sandboxes))
 
+struct SnapshotList {
+  std::vector<wire::SnapshotReport> snapshots;
+};
+BOOST_DESCRIBE_STRUCT(SnapshotList, (), (snapshots))
+
 http::Client::Connect connector(std::string directory) {
   return [path = std::move(directory) + "/worker.sock"] { return net::connect_unix(path); };
 }
@@ -50,12 +55,14 @@ WorkerLink::WorkerLink(http::asio::any_io_executor executor, std::string directo
 
 async::Task<http::Response> WorkerLink::call(std::string method,
                                              std::string target,
-                                             base::Deadline deadline) {
+                                             base::Deadline deadline,
+                                             std::string body) {
   http::RequestHead head;
   head.method = std::move(method);
   head.target = std::move(target);
   head.headers.add("Host", "worker");
-  co_return co_await client_.request(std::move(head), {}, deadline);
+  if (!body.empty()) head.headers.add("Content-Type", "application/json");
+  co_return co_await client_.request(std::move(head), std::move(body), deadline);
 }
 
 async::Task<wire::NodeReport> WorkerLink::report(base::Deadline deadline) {
@@ -89,6 +96,40 @@ async::Task<wire::EndedSandbox> WorkerLink::remove(std::string sandbox,
       co_await call("DELETE", fmt::format("/sandboxes/{}?epoch={}", sandbox, epoch), deadline);
   if (!response) co_return base::passing(response, "ask the worker to end the sandbox");
   co_return decoded<wire::EndedSandbox>(*response);
+}
+
+async::Task<wire::WorkerSandbox> WorkerLink::move(std::string sandbox,
+                                                  std::string verb,
+                                                  std::uint64_t epoch,
+                                                  base::Deadline deadline) {
+  auto target = fmt::format("/sandboxes/{}/{}", sandbox, verb);
+  wire::Epoch const body{epoch};
+  auto response = co_await call("POST", std::move(target), deadline, wire::encode_text(body));
+  if (!response) co_return base::passing(response, "ask the worker to " + verb);
+  co_return decoded<wire::WorkerSandbox>(*response);
+}
+
+async::Task<std::vector<wire::SnapshotReport>> WorkerLink::snapshots(base::Deadline deadline) {
+  auto response = co_await call("GET", "/snapshots", deadline);
+  if (!response) co_return base::passing(response, "ask the worker for its snapshots");
+  auto list = decoded<SnapshotList>(*response);
+  if (!list) co_return base::passing(list);
+  co_return std::move(list->snapshots);
+}
+
+async::Task<void> WorkerLink::remove_snapshot(std::string snapshot, base::Deadline deadline) {
+  auto response = co_await call("DELETE", "/snapshots/" + snapshot, deadline);
+  if (!response) co_return base::passing(response, "ask the worker to remove a snapshot");
+  if (response->status >= 300) co_return refusal(response->status, response->body);
+  co_return base::Result<void>();
+}
+
+async::Task<void> WorkerLink::drain(bool on, base::Deadline deadline) {
+  wire::SetDrain const body{on};
+  auto response = co_await call("POST", "/drain", deadline, wire::encode_text(body));
+  if (!response) co_return base::passing(response, "tell the worker to drain");
+  if (response->status >= 300) co_return refusal(response->status, response->body);
+  co_return base::Result<void>();
 }
 
 async::Task<wire::json::value> WorkerLink::metrics(std::string sandbox, base::Deadline deadline) {

@@ -29,6 +29,14 @@ class WorkerLink {
   async::Task<wire::EndedSandbox> remove(std::string sandbox,
                                          std::uint64_t epoch,
                                          base::Deadline deadline);
+  /// `verb` is pause, resume or suspend; the answer says how it is then.
+  async::Task<wire::WorkerSandbox> move(std::string sandbox,
+                                        std::string verb,
+                                        std::uint64_t epoch,
+                                        base::Deadline deadline);
+  async::Task<std::vector<wire::SnapshotReport>> snapshots(base::Deadline deadline);
+  async::Task<void> remove_snapshot(std::string snapshot, base::Deadline deadline);
+  async::Task<void> drain(bool on, base::Deadline deadline);
   /// What the agent says of its guest.
   async::Task<wire::json::value> metrics(std::string sandbox, base::Deadline deadline);
 
@@ -38,7 +46,10 @@ class WorkerLink {
   async::Task<void> follow_ended(std::function<void()> on_open, OnEnded on_ended);
 
  private:
-  async::Task<http::Response> call(std::string method, std::string target, base::Deadline deadline);
+  async::Task<http::Response> call(std::string method,
+                                   std::string target,
+                                   base::Deadline deadline,
+                                   std::string body = {});
   http::Client client_;
 };
 

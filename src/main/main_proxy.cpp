@@ -101,6 +101,7 @@ asio::awaitable<int> serve(wire::Config config) {
   co_await asio::this_coro::throw_if_cancelled(false);
   if (opened) {
     background.spawn("changes", handler.follow_changes());
+    background.spawn("wakes", handler.run_wakes());
     base::log::info("started",
                     {{"http_port", config.http_port},
                      {"tls_port", config.tls_port},
@@ -140,5 +141,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   raise_descriptor_limit();
+  // Keys, tokens and the values of credentials pass through here.
+  rlimit const none{0, 0};
+  if (::setrlimit(RLIMIT_CORE, &none) != 0) base::log::warn("core_limit_stays", {});
   return async::run_main([config = std::move(*config)] { return serve(config); });
 }

@@ -32,8 +32,20 @@ bool is_exempt(http::RequestHead const& head) {
   return head.path() == "/files" && has_query_key(head.query(), "signature");
 }
 
-std::optional<Refusal> refusal_of_state(std::string const& state) {
+/// Is it asleep, or on its way there or back?
+bool is_asleep(std::string const& state) {
+  return state == "paused" || state == "suspended" || state == "pausing" || state == "resuming" ||
+         state == "suspending" || state == "restoring";
+}
+
+/// `proven`: the visitor showed the token that this port needs, or it needs none.
+std::optional<Refusal> refusal_of_state(wire::Route const& route, bool proven) {
+  auto const& state = route.state;
   if (state == "running") return std::nullopt;
+  if (route.auto_resume && is_asleep(state)) {
+    if (proven) return Refusal{503, "The sandbox is being woken", true};
+    return Refusal{403, "The sandbox sleeps, and without its access token it is not woken"};
+  }
   for (std::string_view const changing :
        {"creating", "pausing", "resuming", "suspending", "restoring"}) {
     if (state == changing)
@@ -61,17 +73,19 @@ std::optional<Refusal> refusal_of(wire::Route const& route,
                                   std::uint16_t port,
                                   http::RequestHead const& head) {
   // Tokens first: a stranger must not learn the state of somebody's sandbox.
+  bool proven = true;
   if (port == agent_port) {
-    bool const open = !route.secure || is_exempt(head) ||
-                      token_is(head.headers.get("X-Access-Token"), route.access_token_sha256);
-    if (!open) return Refusal{401, "The access token is missing or not the one of this sandbox"};
+    proven =
+        !route.secure || token_is(head.headers.get("X-Access-Token"), route.access_token_sha256);
+    if (!proven && !is_exempt(head))
+      return Refusal{401, "The access token is missing or not the one of this sandbox"};
   } else if (!route.public_traffic &&
              !token_is(head.headers.get("e2b-traffic-access-token"), route.traffic_token_sha256)) {
     return Refusal{403,
                    "This sandbox takes no public traffic: the header e2b-traffic-access-token is "
                    "missing or wrong"};
   }
-  return refusal_of_state(route.state);
+  return refusal_of_state(route, proven);
 }
 
 bool is_host_only(std::string_view path) {

@@ -9,6 +9,7 @@ namespace proxy {
 struct Refusal {
   int status = 0;
   std::string message;
+  bool wake = false;  // it sleeps, and this visitor may wake it
 };
 
 /// Nothing when the request may pass. Looks at the sandbox's state and at the tokens.

@@ -11,6 +11,7 @@ namespace {
 using Outcome = Forward::Outcome;
 
 constexpr std::string_view not_found = "The sandbox was not found";
+constexpr int wakes_per_request = 2;
 
 asio::awaitable<void> say(http::Request& request, http::ResponseWriter& response, Reply reply) {
   if (response.started()) co_return;
@@ -101,7 +102,8 @@ Proxy::Proxy(asio::any_io_executor executor, Options options)
       options_(std::move(options)),
       routes_(executor, options_.internal_socket),
       dialer_(executor, options_.dial_socket),
-      visits_(executor, options_.per_sandbox_max) {}
+      visits_(executor, options_.per_sandbox_max),
+      wakes_(executor, options_.internal_socket, options_.wakes) {}
 
 Proxy::Visitor& Proxy::visitor_of(http::Request& request) {
   auto& state = *request.connection_state;
@@ -151,6 +153,17 @@ asio::awaitable<void> Proxy::handle_guest(http::Request& request,
     reply.path = request.head.path();
     co_return co_await say(request, response, std::move(reply));
   }
+  // It may fall asleep again between being woken and being reached; not for ever.
+  for (int left = wakes_per_request; left >= 0; --left) {
+    bool const again = co_await try_guest(request, response, to, left > 0);
+    if (!again) co_return;
+  }
+}
+
+asio::awaitable<bool> Proxy::try_guest(http::Request& request,
+                                       http::ResponseWriter& response,
+                                       ToGuest to,
+                                       bool may_wake) {
   auto& visitor = visitor_of(request);
   auto link = std::move(visitor.guest);
   bool const same =
@@ -158,9 +171,11 @@ asio::awaitable<void> Proxy::handle_guest(http::Request& request,
   if (!same) {
     link.reset();  // before the count of its sandbox is looked at
     auto visit = visits_.enter(to.sandbox);
-    if (!visit)
-      co_return co_await say(
+    if (!visit) {
+      co_await say(
           request, response, about(to.sandbox, 429, "Too many connections to this sandbox"));
+      co_return false;
+    }
     link = std::make_unique<GuestLink>();
     link->to = to;
     link->visit = std::move(visit);
@@ -168,14 +183,20 @@ asio::awaitable<void> Proxy::handle_guest(http::Request& request,
   auto route = co_await routes_.of_sandbox(to.sandbox);
   if (!route) {
     bool const unknown = route.error().code() == base::Code::not_found;
-    co_return co_await say(
-        request,
-        response,
-        unknown ? about(to.sandbox, 502, std::string(not_found)) : api_is_down());
+    co_await say(request,
+                 response,
+                 unknown ? about(to.sandbox, 502, std::string(not_found)) : api_is_down());
+    co_return false;
   }
   if (link->connection && link->visit->epoch() != route->epoch) link->drop();
   link->visit->admit(*route);
-  if (auto refusal = refusal_of(*route, to.port, request.head)) {
+  auto refusal = refusal_of(*route, to.port, request.head);
+  if (refusal && refusal->wake && may_wake) {
+    link.reset();  // of the life that is over, and cut with it
+    bool const woken = co_await wake(request, response, to.sandbox);
+    co_return woken;
+  }
+  if (refusal) {
     auto reply = about(to.sandbox, refusal->status, std::move(refusal->message));
     reply.about_sandbox =
         refusal->status != 401;  // the agent's own shape of it: clients expect code and message
@@ -184,12 +205,41 @@ asio::awaitable<void> Proxy::handle_guest(http::Request& request,
   } else {
     co_await forward_guest(request, response, *link, *route);
   }
-  if (link->visit->is_cut()) co_return;
+  if (link->visit->is_cut()) co_return false;
   if (link->connection && link->connection->reusable())
     link->visit->watch(&link->connection->stream(), nullptr);
   else
     link->drop();
   if (link->connection) visitor.guest = std::move(link);
+  co_return false;
+}
+
+/// Waits for it, unless the visitor leaves.
+asio::awaitable<bool> Proxy::wake(http::Request& request,
+                                  http::ResponseWriter& response,
+                                  std::string sandbox) {
+  base::Result<void> woken;
+  bool done = false;
+  auto waking = [](Wakes* wakes,
+                   std::string which,
+                   base::Result<void>* out,
+                   bool* ended) -> asio::awaitable<void> {
+    *out = co_await wakes->wake(std::move(which));
+    *ended = true;
+  };
+  auto left = response.wait_client_gone();
+  auto right = waking(&wakes_, sandbox, &woken, &done);
+  co_await async::race(std::move(left), std::move(right));
+  if (!done) co_return false;
+  if (woken) co_return true;
+  auto const code = woken.error().code();
+  auto reply = about(sandbox, 503, woken.error().message());
+  if (code == base::Code::not_found) reply = about(sandbox, 502, std::string(not_found));
+  if (code == base::Code::conflict) reply.status = 409;
+  if (code == base::Code::exhausted) reply.status = 429;
+  if (reply.status == 503 || reply.status == 429) reply.retry_after_s = 5;
+  co_await say(request, response, std::move(reply));
+  co_return false;
 }
 
 asio::awaitable<void> Proxy::forward_guest(http::Request& request,

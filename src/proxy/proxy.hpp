@@ -6,6 +6,7 @@
 #include "proxy/routes.hpp"
 #include "proxy/target.hpp"
 #include "proxy/visits.hpp"
+#include "proxy/wakes.hpp"
 
 namespace proxy {
 
@@ -17,6 +18,7 @@ struct Options {
   std::string internal_socket;          // routes and changes
   std::string dial_socket;              // of the worker on this host
   std::size_t per_sandbox_max = 1'000;  // visitor connections
+  Wakes::Limits wakes{};
 };
 
 /// The front door of one host: decides whom a request is for, asks the API whether it may pass, and
@@ -30,6 +32,10 @@ class Proxy final : public http::Handler {
   /// Follows changes until cancelled. Runs beside the servers.
   asio::awaitable<void> follow_changes() { return routes_.follow(visits_); }
 
+  /// Wakes sandboxes and tells who is used, until cancelled. Runs beside the servers, and must have
+  /// ended before this is destroyed.
+  asio::awaitable<void> run_wakes() { return wakes_.run(visits_); }
+
   Visits const& visits() const noexcept { return visits_; }
 
  private:
@@ -40,6 +46,14 @@ class Proxy final : public http::Handler {
   asio::awaitable<void> handle_guest(http::Request& request,
                                      http::ResponseWriter& response,
                                      ToGuest to);
+  /// One attempt; true when the sandbox was woken and the route is to be asked for anew.
+  asio::awaitable<bool> try_guest(http::Request& request,
+                                  http::ResponseWriter& response,
+                                  ToGuest to,
+                                  bool may_wake);
+  asio::awaitable<bool> wake(http::Request& request,
+                             http::ResponseWriter& response,
+                             std::string sandbox);
   asio::awaitable<void> handle_token(http::Request& request,
                                      http::ResponseWriter& response,
                                      std::string token);
@@ -68,6 +82,7 @@ class Proxy final : public http::Handler {
   Routes routes_;
   Dialer dialer_;
   Visits visits_;
+  Wakes wakes_;
 };
 
 }  // namespace proxy

@@ -31,7 +31,7 @@ void apply(Visits& visits, std::string_view line) {
   }
   // Whatever has changed: who is let in is decided anew by the next request, so cutting is always
   // safe.
-  visits.cut(change->sandbox);
+  visits.cut(change->sandbox, change->epoch);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -42,6 +43,14 @@ class FakeInternal final : public http::Handler {
 
   Awaitable handle(http::Request& request, http::ResponseWriter& response) override {
     if (request.head.path() == "/changes") co_return co_await stream(response);
+    if (request.head.path() == "/wake") co_return co_await wake(request, response);
+    if (request.head.path() == "/activity") {
+      auto const body = co_await request.body.read_all(1 << 16);
+      auto const said = wire::decode_text<wire::Activity>(body.value_or(""));
+      if (said) used.insert(said->sandboxes.begin(), said->sandboxes.end());
+      auto sent = co_await response.send({.status = said ? 204 : 400});
+      co_return;
+    }
     ++asked;
     auto const query = *http::parse_query(request.head.query());
     for (auto const& [id, route] : routes) {
@@ -55,6 +64,21 @@ class FakeInternal final : public http::Handler {
     }
     auto sent =
         co_await response.send({.status = 404, .body = R"({"code":"not_found","message":"no"})"});
+  }
+
+  Awaitable wake(http::Request& request, http::ResponseWriter& response) {
+    ++wakes;
+    auto const query = *http::parse_query(request.head.query());
+    co_await async::sleep_for(wake_delay);
+    auto const route = routes.find(query[0].second);
+    http::Response answer{.status = wake_status,
+                          .body = R"({"code":"conflict","message":"its memory is damaged"})"};
+    if (route != routes.end() && wake_status == 200) {
+      route->second.state = "running";
+      ++route->second.epoch;
+      answer.body = wire::encode_text(route->second);
+    }
+    auto sent = co_await response.send(std::move(answer));
   }
 
   Awaitable stream(http::ResponseWriter& response) {
@@ -82,6 +106,10 @@ class FakeInternal final : public http::Handler {
   std::vector<std::string> lines;
   int asked = 0;
   int streams = 0;
+  int wakes = 0;
+  int wake_status = 200;
+  milliseconds wake_delay{50};
+  std::set<std::string> used;
   bool cut_stream = false;
   async::Signal changed;
 };
@@ -261,7 +289,8 @@ struct Host {
                .api_socket = dir.path + "/api.sock",
                .internal_socket = dir.path + "/internal.sock",
                .dial_socket = dir.path + "/dial.sock",
-               .per_sandbox_max = per_sandbox_max}),
+               .per_sandbox_max = per_sandbox_max,
+               .wakes = {.per_minute = 3, .activity_every = milliseconds(50)}}),
         server(on, proxy),
         group(on) {
     internal_server.listen(*net::listen_unix(on, dir.path + "/internal.sock"));
@@ -276,6 +305,7 @@ struct Host {
     port = listener->port();
     server.listen(std::move(listener));
     group.spawn("changes", proxy.follow_changes());
+    group.spawn("wakes", proxy.run_wakes());
     wire::Route route;
     route.sandbox = sandbox;
     route.epoch = 7;

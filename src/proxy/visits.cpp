@@ -22,6 +22,7 @@ Visit::~Visit() {
 }
 
 void Visit::admit(wire::Route const& route) {
+  if (route.state == "running") owner_.note_used(sandbox_);
   epoch_ = route.epoch;
   token_sha256_ = route.access_token_sha256;
 }
@@ -50,11 +51,20 @@ std::unique_ptr<Visit> Visits::enter(std::string const& sandbox) {
       new Visit(*this, sandbox, executor_));  // its constructor is ours alone
 }
 
-void Visits::cut(std::string const& sandbox) {
+void Visits::cut(std::string const& sandbox, std::uint64_t life) {
   auto const entry = open_.find(sandbox);
   if (entry == open_.end()) return;
-  for (auto* visit : entry->second)
-    visit->cut();
+  for (auto* visit : entry->second) {
+    bool const later = life > 0 && (visit->epoch() > life || visit->epoch() == 0);
+    if (!later) visit->cut();
+  }
+}
+
+std::vector<std::string> Visits::take_used() {
+  auto used = std::exchange(used_, {});
+  for (auto const& [sandbox, list] : open_)
+    used.insert(sandbox);
+  return {used.begin(), used.end()};
 }
 
 void Visits::check(std::string const& sandbox, std::optional<wire::Route> const& now) {

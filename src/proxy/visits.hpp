@@ -5,6 +5,7 @@
 #include "wire/route.hpp"
 
 #include <list>
+#include <set>
 #include <unordered_map>
 
 namespace proxy {
@@ -65,7 +66,14 @@ class Visits {
 
   /// Null when the sandbox has as many as it may.
   std::unique_ptr<Visit> enter(std::string const& sandbox);
-  void cut(std::string const& sandbox);
+  /// `life` 0: all of them. Else only what was let in by that life of it or an earlier one: whoever
+  /// waits for the next one stays.
+  void cut(std::string const& sandbox, std::uint64_t life = 0);
+  /// Who has visitors, or had some since the last time.
+  std::vector<std::string> take_used();
+
+  void note_used(std::string const& sandbox) { used_.insert(sandbox); }
+
   /// Cuts what was let in by another life of the sandbox or by another token, or all when it does
   /// not run.
   void check(std::string const& sandbox, std::optional<wire::Route> const& now);
@@ -77,6 +85,7 @@ class Visits {
   asio::any_io_executor executor_;
   std::size_t per_sandbox_max_;
   std::unordered_map<std::string, std::list<Visit*>> open_;
+  std::set<std::string> used_;
 };
 
 }  // namespace proxy
