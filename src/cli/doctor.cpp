@@ -42,16 +42,6 @@ std::string wrapped(std::string_view text, std::size_t width, std::string_view i
   return out + "\n";
 }
 
-wire::Config config_of_host() {
-  auto config = wire::load_config(run_dir_or_default("") + "/config.json");
-  if (!config) config = wire::load_config(saved_config_path(data_dir_or_default("")));
-  if (config) return std::move(*config);
-  wire::Config fresh;
-  fresh.data_dir = data_dir_or_default("");
-  fresh.run_dir = run_dir_or_default("");
-  return fresh;
-}
-
 }  // namespace
 
 Health worst(std::vector<Finding> const& findings) noexcept {

@@ -54,4 +54,14 @@ std::string e2b_lines_plain(wire::Config const& config, std::string const& key) 
                      key);
 }
 
+wire::Config config_of_host() {
+  auto config = wire::load_config(run_dir_or_default("") + "/config.json");
+  if (!config) config = wire::load_config(saved_config_path(data_dir_or_default("")));
+  if (config) return std::move(*config);
+  wire::Config fresh;
+  fresh.data_dir = data_dir_or_default("");
+  fresh.run_dir = run_dir_or_default("");
+  return fresh;
+}
+
 }  // namespace cli

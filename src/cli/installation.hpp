@@ -13,6 +13,9 @@ std::string data_dir_or_default(std::string const& given);
 /// The configuration that `space up` saved: <data_dir>/config.json (root only).
 std::string saved_config_path(std::string const& data_dir);
 
+/// What runs on this host, else what was saved, else the defaults.
+wire::Config config_of_host();
+
 /// The first admin key: readable by root alone.
 std::string admin_key_path(wire::Config const& config);
 

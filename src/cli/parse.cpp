@@ -435,6 +435,7 @@ int run(std::vector<std::string> const& arguments) {
   add_audit(tree);
   add_lists(tree);
   add_local(tree);
+  add_selftest(tree);
   add_bench(tree);
   add_internal(root, action);
   std::vector<char const*> words;

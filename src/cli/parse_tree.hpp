@@ -43,6 +43,7 @@ struct Tree {
 };
 
 // parse_network.cpp
+void add_selftest(Tree const& tree);
 void add_policy(Tree const& tree);
 void add_credential(Tree const& tree);
 void add_audit(Tree const& tree);

@@ -35,6 +35,7 @@ constexpr std::array program_names = {"space",
                                       "space-proxy",
                                       "space-broker",
                                       "space-gateway",
+                                      "space-probe",
                                       "space-agent"};
 
 int complain(base::Error const& error, std::string_view next = {}) {
