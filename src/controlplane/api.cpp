@@ -14,6 +14,12 @@ SandboxService::Options service_options() {
   return options;
 }
 
+NetworkService::Options network_options(wire::Config const& config) {
+  NetworkService::Options options;
+  options.has_uplink = config.uplink != "none";
+  return options;
+}
+
 Native::Options native_options(wire::Config const& config) {
   Native::Options options;
   options.domain = config.domain;
@@ -52,8 +58,14 @@ struct Api::Door final : http::Handler {
   Front& front_;
 };
 
-void add_all_routes(Router& router, Native& native, e2b::E2b& e2b) {
+void add_all_routes(Router& router,
+                    Native& native,
+                    PolicyRoutes& policies,
+                    CredentialRoutes& credentials,
+                    e2b::E2b& e2b) {
   native.add_routes(router);
+  policies.add_routes(router);
+  credentials.add_routes(router);
   e2b.add_routes(router);
 }
 
@@ -70,8 +82,11 @@ Api::Api(asio::any_io_executor executor,
       nodes_(store_, workers_),
       hub_(executor, store_.events),
       audit_(store_.keys),
-      service_(executor, store_, nodes_, workers_, hub_, tokens_, service_options()),
+      network_(executor, store_, workers_, network_options(config)),
+      service_(executor, store_, nodes_, workers_, hub_, tokens_, network_, service_options()),
       native_(service_, store_, nodes_, workers_, hub_, guests_, native_options(config)),
+      policies_(service_, network_, store_, workers_),
+      credentials_(network_, store_, executor, config.broker_socket()),
       e2b_(service_, store_, e2b_options(config)),
       front_(router_, store_, audit_, front_options(config)),
       public_peers_({config.proxy_user}),
@@ -80,7 +95,7 @@ Api::Api(asio::any_io_executor executor,
       public_server_(executor, *door_),
       internal_server_(executor, internal_),
       loops_(executor) {
-  add_all_routes(router_, native_, e2b_);
+  add_all_routes(router_, native_, policies_, credentials_, e2b_);
 }
 
 Api::~Api() = default;
@@ -124,6 +139,7 @@ asio::awaitable<void> Api::close() {
   co_await public_server_.close(std::chrono::seconds(2));
   co_await internal_server_.close(std::chrono::milliseconds(100));
   co_await service_.close();
+  co_await network_.close();
   loops_.cancel();
   co_await loops_.join();
   co_await async::run_until(base::system_clock().in(std::chrono::seconds(2)), audit_.flush());

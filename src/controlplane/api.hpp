@@ -4,6 +4,8 @@
 #include "controlplane/front.hpp"
 #include "controlplane/internal.hpp"
 #include "controlplane/native.hpp"
+#include "controlplane/native_credentials.hpp"
+#include "controlplane/native_policies.hpp"
 #include "wire/config.hpp"
 
 /// The whole of space-api: everything built in the order of dependency, two sockets, four loops.
@@ -42,8 +44,11 @@ class Api {
   Nodes nodes_;
   EventHub hub_;
   Audit audit_;
+  NetworkService network_;
   SandboxService service_;
   Native native_;
+  PolicyRoutes policies_;
+  CredentialRoutes credentials_;
   e2b::E2b e2b_;
   Router router_;
   Front front_;
@@ -57,6 +62,10 @@ class Api {
 };
 
 /// Every route of the API, for tests that walk the table. The handlers must not be called.
-void add_all_routes(Router& router, Native& native, e2b::E2b& e2b);
+void add_all_routes(Router& router,
+                    Native& native,
+                    PolicyRoutes& policies,
+                    CredentialRoutes& credentials,
+                    e2b::E2b& e2b);
 
 }  // namespace controlplane

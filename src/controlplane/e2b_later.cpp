@@ -7,10 +7,6 @@
 namespace controlplane::e2b {
 namespace {
 
-constexpr auto no_pause = "pausing, resuming and snapshots are not available in this version";
-constexpr auto no_fork = "forking a sandbox is not available in this version";
-constexpr auto no_network =
-    "sandboxes are offline in this version: there is no egress to configure";
 constexpr auto no_builds =
     "building and changing templates is not available in this version; see `space template`";
 constexpr auto no_volumes = "volumes are not available in this version";
@@ -49,8 +45,10 @@ base::Result<std::optional<std::int64_t>> query_number(Call const& call,
 
 void E2b::add_routes(Router& router) {
   add_sandbox_routes(router);
+  add_lives_routes(router);
   add_observe_routes(router);
   add_template_routes(router);
+  add_egress_routes(router);
   add_later_routes(router);
 }
 
@@ -64,11 +62,6 @@ void E2b::add_later_routes(Router& router) {
     route.handler = std::move(handler);
     router.add(std::move(route));
   };
-  auto const of_sandbox = [&](std::string method, std::string pattern, char const* message) {
-    add(std::move(method), std::move(pattern), [this, message](Call& call) {
-      return sandbox_later(call, message);
-    });
-  };
   auto const of_template = [&](std::string method, std::string pattern, char const* message) {
     add(std::move(method), std::move(pattern), [this, message](Call& call) {
       return template_later(call, message);
@@ -77,12 +70,6 @@ void E2b::add_later_routes(Router& router) {
   auto const of_none = [&](std::string method, std::string pattern, char const* message) {
     add(std::move(method), std::move(pattern), [message](Call&) { return later(message); });
   };
-  of_sandbox("POST", "/sandboxes/{id}/pause", no_pause);
-  of_sandbox("POST", "/sandboxes/{id}/resume", no_pause);
-  of_sandbox("POST", "/sandboxes/{id}/snapshots", no_pause);
-  of_sandbox("POST", "/sandboxes/{id}/fork", no_fork);
-  of_sandbox("PUT", "/sandboxes/{id}/network", no_network);
-  of_none("GET", "/snapshots", no_pause);
 
   of_none("POST", "/templates", no_builds);
   of_none("POST", "/v2/templates", no_builds);
@@ -90,7 +77,6 @@ void E2b::add_later_routes(Router& router) {
   of_none("POST", "/templates/tags", no_builds);
   of_none("DELETE", "/templates/tags", no_builds);
   of_template("POST", "/templates/{id*}", no_builds);
-  of_template("DELETE", "/templates/{id*}", no_builds);
   of_template("PATCH", "/templates/{id*}", no_builds);
   of_template("PATCH", "/v2/templates/{id*}", no_builds);
   of_template("GET", "/templates/{id}/files/{hash}", no_builds);
@@ -113,12 +99,6 @@ void E2b::add_later_routes(Router& router) {
   of_none("DELETE", "/api-keys/{id}", no_keys);
   of_none("POST", "/access-tokens", no_keys);
   of_none("DELETE", "/access-tokens/{id}", no_keys);
-}
-
-async::Task<Reply> E2b::sandbox_later(Call& call, std::string message) {
-  auto row = co_await visible(call);
-  if (!row) co_return base::passing(row);
-  co_return error_reply(501, message);
 }
 
 async::Task<Reply> E2b::template_later(Call& call, std::string message) {

@@ -58,7 +58,7 @@ bool is_domain(std::string_view text) {
   return std::ranges::all_of(text, fits);
 }
 
-base::Result<void> check_lists(Network const& network) {
+base::Result<void> check_lists(Network const& network, bool closed) {
   static std::vector<std::string> const none;
   auto const& allow = network.allowOut ? *network.allowOut : none;
   auto const& deny = network.denyOut ? *network.denyOut : none;
@@ -76,7 +76,7 @@ base::Result<void> check_lists(Network const& network) {
       return invalid(fmt::format("invalid allowed address or domain {}", one.substr(0, 100)));
     names = true;
   }
-  if (names && std::ranges::find(deny, all_traffic) == deny.end()) {
+  if (names && !closed && std::ranges::find(deny, all_traffic) == deny.end()) {
     return invalid(
         "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out "
         "to block all other traffic.");
@@ -112,7 +112,7 @@ base::Result<json::value> network_of(NewSandbox const& request, bool secure) {
   if (request.network.is_null()) return kept.empty() ? json::value() : json::value(std::move(kept));
   auto network = wire::decode<Network>(request.network, wire::UnknownKeys::ignore);
   if (!network) return base::passing(network, "network");
-  if (auto checked = check_lists(*network); !checked) return base::passing(checked);
+  if (auto checked = check_lists(*network, !request.allow_internet_access.value_or(true)); !checked) return base::passing(checked);
   if (auto checked = check_ingress(*network, secure); !checked) return base::passing(checked);
   if (network->allowOut) kept["allowOut"] = wire::encode(*network->allowOut);
   if (network->denyOut) kept["denyOut"] = wire::encode(*network->denyOut);

@@ -17,6 +17,7 @@ class E2b {
     /// How long a create is waited for: a cold boot in emulation takes its time.
     std::chrono::seconds create_wait{240};
     std::chrono::seconds delete_wait{30};
+    std::chrono::seconds pause_wait{240};
   };
 
   E2b(SandboxService& service, store::Store& store, Options options)
@@ -36,6 +37,16 @@ class E2b {
   async::Task<Reply> refresh(Call& call);
   async::Task<Reply> connect(Call& call);
 
+  // e2b_lives.cpp
+  void add_lives_routes(Router& router);
+  async::Task<Reply> pause(Call& call);
+  async::Task<Reply> resume(Call& call);
+  async::Task<Reply> take_snapshot(Call& call);
+  async::Task<Reply> list_snapshots(Call& call);
+  async::Task<Reply> remove_template(Call& call);
+  async::Task<Reply> fork(Call& call);
+  async::Task<Reply> awake(Call& call, std::string sandbox, std::uint32_t timeout_s);
+
   // e2b_observe.cpp
   void add_observe_routes(Router& router);
   async::Task<Reply> metrics(Call& call);
@@ -52,9 +63,12 @@ class E2b {
   async::Task<Reply> teams(Call& call);
   async::Task<std::optional<store::TemplateRow>> find_template(Call& call, std::string name);
 
+  // e2b_egress.cpp
+  void add_egress_routes(Router& router);
+  async::Task<Reply> set_network(Call& call);
+
   // e2b_later.cpp
   void add_later_routes(Router& router);
-  async::Task<Reply> sandbox_later(Call& call, std::string message);
   async::Task<Reply> template_later(Call& call, std::string message);
 
   /// The caller's sandbox as E2B clients may see it: not one that is not there yet or no more.
@@ -68,6 +82,10 @@ class E2b {
 
 // For the files above.
 Reply error_reply(int status, std::string_view message);
+
+inline constexpr std::string_view no_rules =
+    "network.rules are not available in this version: keep the secret with `space credential put` "
+    "and inject it with a policy, PUT /v1/sandboxes/{id}/policy";
 Asker asker_of(Call const& call);
 
 /// The body as a struct; an empty body is {}. Unknown keys are ignored.
@@ -76,6 +94,8 @@ template <class T> base::Result<T> decode_body(Call const& call) {
   if (!value) return base::passing(value);
   return wire::decode<T>(*value, wire::UnknownKeys::ignore);
 }
+
+std::unexpected<base::Error> no_such_sandbox(std::string_view id);
 
 /// A number of the query: nothing when absent, invalid_argument outside [least, most].
 base::Result<std::optional<std::int64_t>> query_number(Call const& call,

@@ -17,12 +17,6 @@ constexpr std::int64_t refresh_most_s = 3600;
 constexpr std::int64_t connect_default_s = 300;
 constexpr std::uint32_t page_max = 100;
 
-std::unexpected<base::Error> no_such_sandbox(std::string_view id) {
-  return base::fail(
-      Code::not_found,
-      fmt::format("Sandbox \"{}\" doesn't exist or you don't have access to it", id.substr(0, 64)));
-}
-
 bool is_present(json::value const& value) {
   if (auto const* array = value.if_array()) return !array->empty();
   if (auto const* object = value.if_object()) return !object->empty();
@@ -39,17 +33,15 @@ bool has(json::value const& value, std::string_view key) {
 /// kind. Refused instead of ignored: a sandbox that is killed at its timeout although it was to be
 /// paused loses its user's data.
 std::string unavailable_part(NewSandbox const& body) {
-  if (body.autoPause.value_or(false)) {
-    return "autoPause (lifecycle on_timeout \"pause\") is not available in this version: sandboxes "
-           "cannot be paused "
-           "yet; use on_timeout \"kill\" and a longer timeout";
+  if (body.autoPause.value_or(false) && !body.autoPauseMemory.value_or(true)) {
+    return "autoPauseMemory false is not available in this version: a pause keeps memory and disk";
   }
   if (is_present(body.volumeMounts))
     return "volumeMounts are not available in this version: there are no volumes yet";
   if (has(body.network, "rules"))
-    return "network.rules are not available in this version: sandboxes are offline";
+    return std::string(no_rules);
   if (has(body.network, "egressProxy"))
-    return "network.egressProxy is not available in this version: sandboxes are offline";
+    return "network.egressProxy is not available in this version";
   if (has(body.iam, "tokens")) return "iam tokens are not available in this version";
   return {};
 }
@@ -72,12 +64,15 @@ base::Result<CreateSpec> spec_of(NewSandbox body,
   spec.api = "e2b";
   spec.timeout_s = static_cast<std::uint32_t>(timeout.count());
   spec.secure = body.secure.value_or(true);
+  spec.on_timeout = body.autoPause.value_or(false) ? "suspend" : "delete";
   spec.auto_resume = body.autoResume && body.autoResume->enabled;
+  spec.idle_timeout_s = 0;  // these clients say themselves when a sandbox is to pause
   auto name = template_of(body, owner);
   if (!name) return base::passing(name);
   spec.template_name = std::move(*name);
   auto network = network_of(body, spec.secure);
   if (!network) return base::passing(network);
+  spec.policy = egress_of(*network);
   spec.network = std::move(*network);
   if (body.metadata) spec.metadata = std::move(*body.metadata);
   if (auto checked = domain::check_metadata(spec.metadata); !checked) return base::passing(checked);
@@ -141,6 +136,12 @@ base::Result<store::SandboxFilter> filter_of(Call const& call) {
 }
 
 }  // namespace
+
+std::unexpected<base::Error> no_such_sandbox(std::string_view id) {
+  return base::fail(
+      Code::not_found,
+      fmt::format("Sandbox \"{}\" doesn't exist or you don't have access to it", id.substr(0, 64)));
+}
 
 void E2b::add_sandbox_routes(Router& router) {
   auto const add = [&](std::string method,
@@ -347,7 +348,8 @@ async::Task<Reply> E2b::connect(Call& call) {
     co_return base::fail(Code::conflict, fmt::format("Sandbox \"{}\" is being killed", id));
   if (!shown_state(row->state)) co_return no_such_sandbox(asked);
   if (row->state != SandboxState::running) {
-    co_return error_reply(501, "resuming a paused sandbox is not available in this version");
+    auto reply = co_await awake(call, id, static_cast<std::uint32_t>(timeout->count()));
+    co_return reply;
   }
   auto set = co_await service_.set_timeout(
       asker_of(call), id, static_cast<std::uint32_t>(timeout->count()), true, call.deadline);

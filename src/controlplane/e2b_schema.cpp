@@ -144,7 +144,11 @@ json::object listed_reply(store::SandboxRow const& row) {
           {"sandboxID", row.public_id},
           {"clientID", client_id},
           {"startedAt", base::to_rfc3339(row.started_at.value_or(row.created_at))},
-          {"endAt", row.deadline_at ? base::to_rfc3339(*row.deadline_at) : std::string(no_end)},
+          // Of a paused one, when that was.
+          {"endAt",
+           row.suspended_at  ? base::to_rfc3339(*row.suspended_at)
+           : row.deadline_at ? base::to_rfc3339(*row.deadline_at)
+                             : std::string(no_end)},
           {"cpuCount", row.vcpus},
           {"memoryMB", row.memory_mib},
           {"diskSizeMB", row.disk_mib},
@@ -179,6 +183,16 @@ json::object detail_reply(store::SandboxRow const& row,
   reply["lifecycle"] = {{"autoResume", row.auto_resume && pauses},
                         {"onTimeout", pauses ? "pause" : "kill"}};
   return reply;
+}
+
+std::string snapshot_id_of(store::SnapshotRow const& row) {
+  return row.public_id + ":default";
+}
+
+json::object snapshot_reply(store::SnapshotRow const& row) {
+  json::array names;
+  if (!row.name.empty()) names.emplace_back(row.name);
+  return {{"snapshotID", snapshot_id_of(row)}, {"names", std::move(names)}};
 }
 
 json::value metric_reply(store::MetricRow const& row) {

@@ -2,6 +2,7 @@
 
 #include "store/store.hpp"
 #include "wire/codec.hpp"
+#include "wire/policy.hpp"
 
 #include <map>
 #include <optional>
@@ -32,6 +33,7 @@ struct NewSandbox {
   std::optional<bool> allow_internet_access;
   std::optional<bool> autoPause;
   std::optional<AutoResume> autoResume;
+  std::optional<bool> autoPauseMemory;
   json::value network;  // checked by network_of()
   json::value volumeMounts;
   json::value iam;
@@ -48,6 +50,7 @@ BOOST_DESCRIBE_STRUCT(NewSandbox,
                        allow_internet_access,
                        autoPause,
                        autoResume,
+                       autoPauseMemory,
                        network,
                        volumeMounts,
                        iam))
@@ -69,6 +72,23 @@ struct Connect {
 };
 BOOST_DESCRIBE_STRUCT(Connect, (), (timeout))
 
+struct Pause {
+  std::optional<bool> memory;
+};
+BOOST_DESCRIBE_STRUCT(Pause, (), (memory))
+
+struct TakeSnapshot {
+  std::optional<std::string> name;
+  std::optional<bool> memory;
+};
+BOOST_DESCRIBE_STRUCT(TakeSnapshot, (), (name, memory))
+
+struct Fork {
+  std::optional<std::int64_t> timeout;
+  std::optional<std::int64_t> count;
+};
+BOOST_DESCRIBE_STRUCT(Fork, (), (timeout, count))
+
 /// "running" or "paused", the only states that clients can read; nothing for a sandbox that does
 /// not exist for them (not yet, or no more).
 std::optional<std::string_view> shown_state(domain::SandboxState state) noexcept;
@@ -79,6 +99,9 @@ std::vector<domain::SandboxState> states_shown_as(std::string_view shown);
 /// refuses (invalid_argument, with the clients' wording where they know one) what would not be
 /// kept.
 base::Result<json::value> network_of(NewSandbox const& request, bool secure);
+/// What network_of() kept as a policy: without a word about it the internet is open, as these
+/// clients expect, and every level above can narrow that.
+wire::Policy egress_of(json::value const& kept);
 
 /// The reply of create and connect.
 json::value sandbox_reply(store::SandboxRow const& row,
@@ -89,6 +112,9 @@ json::object listed_reply(store::SandboxRow const& row);
 json::object detail_reply(store::SandboxRow const& row,
                           std::string const& access_token,
                           std::string const& domain);
+/// "s…:default", as clients expect a snapshot to be called.
+std::string snapshot_id_of(store::SnapshotRow const& row);
+json::object snapshot_reply(store::SnapshotRow const& row);
 json::value metric_reply(store::MetricRow const& row);
 json::value template_reply(store::TemplateRow const& row);
 

@@ -150,7 +150,9 @@ struct Bench {
   Nodes nodes{store, workers};
   EventHub hub{executor, store.events};
   Tokens tokens{base::Secret(std::string(32, 's'))};
-  SandboxService service{executor, store, nodes, workers, hub, tokens, {.instance = "api-test"}};
+  NetworkService network{executor, store, workers, {}};
+  SandboxService service{
+      executor, store, nodes, workers, hub, tokens, network, {.instance = "api-test"}};
   E2b e2b{service, store, {.domain = "sbx.test:7443"}};
   Router router;
   Audit audit{store.keys};
@@ -297,7 +299,9 @@ TEST(E2bCreate, WhatIsWrongIsRefusedWithAReasonAndMakesNothing) {
        "metadata.a: expected a string"},
       {R"({"templateID":"base","timeout":60,"metadata":{"a":"\u0000"}})", 400, "NUL"},
       {R"({"templateID":"base","timeout":60,"envVars":{"a=b":"c"}})", 400, "envVars"},
-      {R"({"templateID":"base","timeout":60,"autoPause":true})", 501, "autoPause"},
+      {R"({"templateID":"base","timeout":60,"autoPause":true,"autoPauseMemory":false})",
+       501,
+       "autoPauseMemory"},
       {R"({"templateID":"base","timeout":60,"volumeMounts":[{"name":"v","path":"/v"}]})",
        501,
        "volumes"},
@@ -542,6 +546,78 @@ TEST(E2bConnect, ExtendsButNeverShortensAndKeepsTheTokens) {
   with_bench(body);
 }
 
+TEST(E2bPause, KeepsTheSandboxItsTokensAndItsTimeout) {
+  auto body = [](Bench& bench) -> asio::awaitable<void> {
+    auto const made = co_await bench.call(
+        "POST",
+        "/sandboxes",
+        R"({"templateID":"base","timeout":200,"autoPause":true,"autoResume":{"enabled":true}})");
+    EXPECT_EQ(made.status, 201) << made.text;
+    auto const path = "/sandboxes/" + std::string(made.body.at("sandboxID").as_string());
+    auto const paused = co_await bench.call("POST", path + "/pause");
+    EXPECT_EQ(paused.status, 204) << paused.text;
+    auto const again = co_await bench.call("POST", path + "/pause", "{}");
+    EXPECT_EQ(again.status, 409) << again.text;
+    auto const shown = co_await bench.call("GET", path);
+    EXPECT_EQ(shown.body.at("state"), "paused");
+    EXPECT_TRUE(shown.body.at("domain").is_null());
+    EXPECT_EQ(shown.body.at("lifecycle").at("onTimeout"), "pause");
+    EXPECT_EQ(shown.body.at("lifecycle").at("autoResume"), true);
+    auto const list = co_await bench.call("GET", "/v2/sandboxes?state=paused");
+    EXPECT_EQ(list.body.as_array().size(), 1u);
+    auto const late = co_await bench.call("POST", path + "/timeout", R"({"timeout":50})");
+    EXPECT_EQ(late.status, 404);
+    auto const back = co_await bench.call("POST", path + "/connect", R"({"timeout":400})");
+    EXPECT_EQ(back.status, 201) << back.text;
+    EXPECT_EQ(back.body, made.body) << "the same id and tokens";
+    auto const running = co_await bench.call("GET", path);
+    EXPECT_EQ(running.body.at("state"), "running");
+    auto const left = store::testing::query(
+        bench.conninfo,
+        "select (deadline_at > now() + interval '390 seconds')::text from sandboxes");
+    EXPECT_EQ(left.front(), "true");
+    auto const twice = co_await bench.call("POST", path + "/resume", R"({"timeout":100})");
+    EXPECT_EQ(twice.status, 409);
+    auto const asleep = co_await bench.call("POST", path + "/pause");
+    EXPECT_EQ(asleep.status, 204);
+    auto const resumed = co_await bench.call("POST", path + "/resume", R"({"timeout":100})");
+    EXPECT_EQ(resumed.status, 201) << resumed.text;
+    auto const last = co_await bench.call("POST", path + "/pause");
+    EXPECT_EQ(last.status, 204);
+    auto const killed = co_await bench.call("DELETE", path);
+    EXPECT_EQ(killed.status, 204);
+    EXPECT_TRUE(bench.worker.machines.empty());
+  };
+  with_bench(body);
+}
+
+TEST(E2bSnapshots, AreTakenListedStartedFromAndDeletedAsTemplates) {
+  auto body = [](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.create();
+    auto const taken = co_await bench.call("POST", "/sandboxes/" + id + "/snapshots", "{}");
+    EXPECT_EQ(taken.status, 201) << taken.text;
+    auto const snapshot = std::string(taken.body.at("snapshotID").as_string());
+    EXPECT_TRUE(snapshot.ends_with(":default"));
+    auto const list = co_await bench.call("GET", "/snapshots?sandboxID=" + id + "&limit=1");
+    EXPECT_EQ(list.body.as_array().size(), 1u);
+    auto const copy = co_await bench.call(
+        "POST", "/sandboxes", R"({"timeout":60,"templateID":")" + snapshot + R"("})");
+    EXPECT_EQ(copy.status, 201) << copy.text;
+    EXPECT_EQ(bench.worker.starts.back().from_snapshot + ":default", snapshot);
+    auto const gone = co_await bench.call("DELETE", "/templates/" + snapshot);
+    EXPECT_EQ(gone.status, 204) << gone.text;
+    auto const again = co_await bench.call("DELETE", "/templates/" + snapshot);
+    EXPECT_EQ(again.status, 404) << again.text;
+    auto const forked =
+        co_await bench.call("POST", "/sandboxes/" + id + "/fork", R"({"count":2,"timeout":30})");
+    EXPECT_EQ(forked.status, 201) << forked.text;
+    EXPECT_EQ(forked.body.as_array().size(), 2u);
+    for (auto const& one : forked.body.as_array())
+      EXPECT_NE(one.at("sandbox").at("sandboxID").as_string(), id);
+  };
+  with_bench(body);
+}
+
 TEST(E2bMetrics, AreSelectedByWholeSeconds) {
   auto body = [](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.create();
@@ -640,22 +716,18 @@ TEST(E2bTemplates, AreListedFoundByNameIdAndTag) {
 TEST(E2bLater, WhatIsNotThereSaysSoAndStrangersLearnNothing) {
   auto body = [](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.create();
-    std::vector<std::pair<std::string, std::string>> const of_sandbox{
-        {"POST", "/sandboxes/{}/pause"},
-        {"POST", "/sandboxes/{}/resume"},
-        {"POST", "/sandboxes/{}/snapshots"},
-        {"POST", "/sandboxes/{}/fork"},
-        {"PUT", "/sandboxes/{}/network"}};
-    for (auto const& [method, pattern] : of_sandbox) {
-      auto const own = co_await bench.call(method, fmt::format(fmt::runtime(pattern), id));
-      EXPECT_EQ(own.status, 501) << method << pattern << own.text;
-      EXPECT_THAT(own.text, HasSubstr("in this version"));
+    for (auto const* what : {"pause", "resume", "snapshots", "fork"}) {
       auto const unknown =
-          co_await bench.call(method, fmt::format(fmt::runtime(pattern), "i00000000000000000000"));
-      EXPECT_EQ(unknown.status, 404) << method << pattern;
+          co_await bench.call("POST", fmt::format("/sandboxes/i00000000000000000000/{}", what));
+      EXPECT_EQ(unknown.status, 404) << what;
+    }
+    for (auto const* what : {"pause", "snapshots"}) {
+      auto const own = co_await bench.call(
+          "POST", fmt::format("/sandboxes/{}/{}", id, what), R"({"memory":false})");
+      EXPECT_EQ(own.status, 501) << what << own.text;
+      EXPECT_THAT(own.text, HasSubstr("in this version"));
     }
     std::vector<std::pair<std::string, std::string>> const others{
-        {"GET", "/snapshots"},
         {"POST", "/v3/templates"},
         {"POST", "/v2/templates"},
         {"POST", "/templates/tags"},

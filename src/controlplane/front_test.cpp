@@ -1,6 +1,6 @@
 // What every request goes through, and the description that it is held to.
-#include "controlplane/testing.hpp"
 #include "controlplane/openapi.hpp"
+#include "controlplane/testing.hpp"
 
 #include <set>
 
@@ -136,7 +136,9 @@ TEST(Front, BadBodiesNameTheField) {
                             Case{"{\"timeout_s\":0}", "timeout_s"},
                             Case{"{\"timeout_s\":-5}", "timeout_s"},
                             Case{"{\"timeout_s\":99999999999}", "timeout_s"},
-                            Case{"{\"on_timeout\":\"suspend\"}", "cannot suspend yet"},
+                            Case{"{\"on_timeout\":\"sleep\"}", "on_timeout: expected"},
+                            Case{"{\"idle_timeout_s\":-1}", "idle_timeout_s"},
+                            Case{"{\"snapshot\":\"a\",\"template\":\"b\"}", "not both"},
                             Case{"{\"template\":7}", "template: expected a string"},
                             Case{"[]", "expected an object"},
                             Case{"{", "JSON"},

@@ -2,6 +2,8 @@
 
 #include "base/id.hpp"
 
+#include <unistd.h>
+
 namespace controlplane {
 namespace {
 
@@ -9,6 +11,12 @@ using base::Code;
 
 constexpr std::chrono::milliseconds route_timeout{3000};
 constexpr std::chrono::milliseconds alive_every{5000};
+constexpr std::chrono::milliseconds wake_timeout{60'000};
+constexpr std::uint32_t e2b_wake_timeout_s = 300;
+constexpr std::size_t activity_bytes_max = 1 << 20;
+constexpr std::chrono::milliseconds suspend_all_timeout{110'000};
+/// Captures share one disk, and in emulation two processors.
+constexpr std::size_t suspends_at_a_time = 4;
 
 http::Response answer_of(base::Error const& error) {
   http::Response response;
@@ -34,6 +42,14 @@ bool is_sha256(std::string_view text) {
 
 }  // namespace
 
+Asker visitor_of(store::SandboxRow const& row) {
+  Asker asker;
+  asker.owner.key_public_id = "visitor";
+  asker.owner.project_id = row.project_id;
+  asker.owner.project_public_id = row.project_public_id;
+  return asker;
+}
+
 wire::Route route_of(store::SandboxRow const& row, std::string const& traffic_token) {
   wire::Route route;
   route.sandbox = row.public_id;
@@ -58,7 +74,12 @@ std::optional<wire::RouteChange> change_of(store::EventRow const& event) {
   if (event.type == "sandbox.token_rotated") what = "token_revoked";
   if (event.type == "sandbox.suspending" || event.type == "sandbox.suspended") what = "suspended";
   if (what.empty()) return std::nullopt;
-  return wire::RouteChange{event.sandbox, std::move(what)};
+  wire::RouteChange change{event.sandbox, std::move(what), 0};
+  auto const* data = event.data.if_object();
+  auto const* epoch = data ? data->if_contains("epoch") : nullptr;
+  if (change.what == "suspended" && epoch && epoch->is_number())
+    change.epoch = epoch->to_number<std::uint64_t>();
+  return change;
 }
 
 Internal::Internal(SandboxService& service, store::Store& store, EventHub& hub, Peers peers)
@@ -68,23 +89,98 @@ asio::awaitable<void> Internal::handle(http::Request& request, http::ResponseWri
   http::Response out;
   if (!peers_.admits(request.connection)) {
     out = answer_of({Code::denied, "this socket is for the programs of the installation"});
-  } else if (request.head.method != "GET") {
-    out = answer_of({Code::not_found, "there is no such call"});
-  } else if (request.head.path() == "/changes") {
+  } else if (request.head.method == "GET" && request.head.path() == "/changes") {
     co_await changes(response);
     co_return;
-  } else if (request.head.path() == "/route") {
-    auto found = co_await route(std::string(request.head.query()));
-    if (found) {
-      out.headers.add("Content-Type", "application/json");
-      out.body = wire::encode_text(*found);
-    } else {
-      out = answer_of(found.error());
-    }
   } else {
-    out = answer_of({Code::not_found, "there is no such call"});
+    auto made = co_await answer(request);
+    out = made ? std::move(*made) : answer_of(made.error());
   }
   (void)(co_await response.send(std::move(out))).has_value();
+}
+
+async::Task<http::Response> Internal::answer(http::Request& request) {
+  auto const& head = request.head;
+  auto const is = [&head](std::string_view method, std::string_view path) {
+    return head.method == method && head.path() == path;
+  };
+  auto const query = std::string(head.query());
+  http::Response out;
+  out.headers.add("Content-Type", "application/json");
+  if (is("GET", "/route") || is("POST", "/wake")) {
+    auto finding = is("GET", "/route") ? route(query) : wake(query);
+    auto known = co_await std::move(finding);
+    if (!known) co_return base::passing(known);
+    out.body = wire::encode_text(*known);
+    co_return out;
+  }
+  if (is("POST", "/activity")) {
+    auto body = co_await request.body.read_all(activity_bytes_max);
+    if (!body) co_return base::passing(body);
+    auto noted = co_await note_activity(std::move(*body));
+    if (!noted) co_return base::passing(noted);
+    co_return http::Response{204, {}, {}};
+  }
+  // The whole host: for the supervisor, not for the proxy, which strangers talk to.
+  auto const user = net::peer_user(request.connection);
+  bool const ours = user && (user->uid == 0 || user->uid == ::geteuid());
+  if (is("POST", "/suspend") && ours) {
+    auto report = co_await suspend_all(query);
+    if (!report) co_return base::passing(report);
+    out.body = wire::to_text(*report);
+    co_return out;
+  }
+  co_return base::fail(Code::not_found, "there is no such call");
+}
+
+/// The proxy checked the visitor's tokens; whether the sandbox wants to be woken is checked here.
+async::Task<wire::Route> Internal::wake(std::string query) {
+  auto const parsed = http::parse_query(query);
+  if (!parsed) co_return std::unexpected(parsed.error());
+  std::string sandbox;
+  for (auto const& [name, value] : *parsed) {
+    if (name == "sandbox" && base::is_short_id('i', value)) sandbox = value;
+  }
+  auto row = co_await store_.sandboxes.find_live(sandbox, base::system_clock().in(route_timeout));
+  if (!row) co_return base::passing(row);
+  if (!*row) co_return base::fail(Code::not_found, "there is no such sandbox");
+  if (!(*row)->auto_resume && (*row)->state != domain::SandboxState::running)
+    co_return base::fail(Code::conflict, "the sandbox does not wake by itself; resume it");
+  // As E2B has it: traffic gives it at least five minutes.
+  std::optional<std::uint32_t> timeout;
+  if ((*row)->api == "e2b") timeout = std::max((*row)->timeout_s, e2b_wake_timeout_s);
+  auto woken = co_await service_.wake(
+      visitor_of(**row), sandbox, timeout, base::system_clock().in(wake_timeout));
+  if (!woken) co_return base::passing(woken);
+  co_return route_of(*woken, service_.traffic_token(*woken));
+}
+
+async::Task<void> Internal::note_activity(std::string body) {
+  auto activity = wire::decode_text<wire::Activity>(body, wire::UnknownKeys::ignore);
+  if (!activity) co_return base::passing(activity);
+  std::erase_if(activity->sandboxes,
+                [](std::string const& one) { return !base::is_short_id('i', one); });
+  co_return co_await store_.sandboxes.touch(std::move(activity->sandboxes),
+                                            base::system_clock().in(route_timeout));
+}
+
+/// {"suspended":N,"failed":[{"sandbox":…,"why":…}]}
+async::Task<json::value> Internal::suspend_all(std::string query) {
+  auto const parsed = http::parse_query(query);
+  if (!parsed) co_return std::unexpected(parsed.error());
+  std::string node;
+  for (auto const& [name, value] : *parsed) {
+    if (name == "node") node = value;
+  }
+  if (node.empty()) co_return base::fail(Code::invalid_argument, "node: expected its name");
+  auto done = co_await service_.suspend_all(
+      node, suspends_at_a_time, base::system_clock().in(suspend_all_timeout));
+  if (!done) co_return base::passing(done);
+  json::array failed;
+  for (auto const& [sandbox, why] : done->failed)
+    failed.push_back(json::object{{"sandbox", sandbox}, {"why", why}});
+  co_return json::value(
+      json::object{{"suspended", done->suspended}, {"failed", std::move(failed)}});
 }
 
 async::Task<wire::Route> Internal::route(std::string query) {

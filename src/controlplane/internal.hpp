@@ -17,6 +17,10 @@ class Internal final : public http::Handler {
 
  private:
   async::Task<wire::Route> route(std::string query);
+  async::Task<http::Response> answer(http::Request& request);
+  async::Task<wire::Route> wake(std::string query);
+  async::Task<void> note_activity(std::string body);
+  async::Task<json::value> suspend_all(std::string query);
   asio::awaitable<void> changes(http::ResponseWriter& response);
   asio::awaitable<void> follow(http::ResponseWriter& response, EventHub::Feed feed);
 
@@ -26,6 +30,8 @@ class Internal final : public http::Handler {
   Peers peers_;
 };
 
+/// Who asks when a visitor wakes a sandbox, or the host puts it to sleep.
+Asker visitor_of(store::SandboxRow const& row);
 /// Where it is and who may reach it.
 wire::Route route_of(store::SandboxRow const& row, std::string const& traffic_token);
 /// What an event means to open connections; nothing when they may stay.

@@ -90,7 +90,12 @@ std::vector<Native::Row> Native::other_table() {
 
 std::vector<Native::Row> Native::table() {
   std::vector<Row> all;
-  for (auto rows : {owner_table(), sandbox_table(), command_table(), file_table(), other_table()})
+  for (auto rows : {owner_table(),
+                    sandbox_table(),
+                    lives_table(),
+                    command_table(),
+                    file_table(),
+                    other_table()})
     std::ranges::move(rows, std::back_inserter(all));
   return all;
 }
@@ -169,6 +174,15 @@ async::Task<store::SandboxRow> Native::live(Call& call) {
 async::Task<GuestTarget> Native::guest_of(Call& call) {
   auto row = co_await live(call);
   if (!row) co_return base::passing(row);
+  bool const asleep =
+      row->state != domain::SandboxState::creating && row->state != domain::SandboxState::deleting;
+  if (row->state != domain::SandboxState::running && asleep && row->auto_resume) {
+    auto woken = co_await service_.wake(
+        asker_of(call), row->public_id, {}, base::system_clock().in(options_.wake_max));
+    if (!woken) co_return base::passing(woken);
+    row = std::move(woken);
+    call.deadline = base::system_clock().in(options_.after_wake);
+  }
   if (row->state != domain::SandboxState::running) {
     co_return base::fail(
         Code::conflict,

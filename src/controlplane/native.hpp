@@ -15,7 +15,9 @@ class Native {
     std::string domain;  // sandboxes are at {port}-{sandbox}.{domain}
     std::uint32_t default_timeout_s = 3600;
     std::chrono::seconds wait_max{600};
-    std::chrono::milliseconds heartbeat{15'000};  // of event streams
+    std::chrono::milliseconds heartbeat{15'000};   // of event streams
+    std::chrono::seconds wake_max{60};             // a command waits for its sandbox that long
+    std::chrono::milliseconds after_wake{10'000};  // what a command then has, as without
   };
 
   Native(SandboxService& service,
@@ -102,6 +104,18 @@ class Native {
                                    std::chrono::milliseconds wait,
                                    int done_status);
   json::object full_view(Call const& call, store::SandboxRow const& row) const;
+
+  // native_lives.cpp
+  static std::vector<Row> lives_table();
+  async::Task<Reply> pause_sandbox(Call& call);
+  async::Task<Reply> suspend_sandbox(Call& call);
+  async::Task<Reply> resume_sandbox(Call& call);
+  async::Task<Reply> fork_sandbox(Call& call);
+  async::Task<Reply> take_snapshot(Call& call);
+  async::Task<Reply> list_snapshots(Call& call);
+  async::Task<Reply> get_snapshot(Call& call);
+  async::Task<Reply> delete_snapshot(Call& call);
+  async::Task<Reply> drain_node(Call& call);
 
   // native_commands.cpp
   async::Task<Reply> list_commands(Call& call);

@@ -18,6 +18,8 @@ struct CreateSandbox {
   std::map<std::string, std::string> env;
   std::optional<std::int64_t> timeout_s;
   std::string on_timeout = "delete";
+  std::optional<std::int64_t> idle_timeout_s;
+  std::string snapshot;
   bool auto_resume = true;
   bool secure = true;
   std::optional<wire::Policy> policy;
@@ -31,6 +33,8 @@ BOOST_DESCRIBE_STRUCT(CreateSandbox,
                        env,
                        timeout_s,
                        on_timeout,
+                       idle_timeout_s,
+                       snapshot,
                        auto_resume,
                        secure,
                        policy))
@@ -213,6 +217,15 @@ async::Task<Reply> Native::create_sandbox(Call& call) {
   spec.env = std::move(body->env);
   spec.timeout_s = timeout->present ? timeout->seconds.value_or(0) : options_.default_timeout_s;
   spec.on_timeout = std::move(body->on_timeout);
+  if (body->idle_timeout_s) {
+    if (*body->idle_timeout_s < 0 || *body->idle_timeout_s > std::numeric_limits<std::int32_t>::max())
+      co_return base::fail(Code::invalid_argument,
+                           "idle_timeout_s: expected a number of seconds, or 0 for never");
+    spec.idle_timeout_s = static_cast<std::uint32_t>(*body->idle_timeout_s);
+  }
+  spec.snapshot = std::move(body->snapshot);
+  if (!spec.snapshot.empty() && object->contains("template"))
+    co_return base::fail(Code::invalid_argument, "snapshot: give it or a template, not both");
   spec.auto_resume = body->auto_resume;
   spec.secure = body->secure;
   spec.policy = std::move(body->policy);

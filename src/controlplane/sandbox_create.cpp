@@ -26,11 +26,6 @@ base::Result<void> check_size(std::string_view name,
   return base::fail(Code::invalid_argument, fmt::format("{}: must be {} to {}", name, least, most));
 }
 
-/// What the gateway will get. Generation 1: the first of this sandbox.
-wire::EffectivePolicy effective_policy(wire::Policy const& policy) {
-  return {1, {{"sandbox", policy}}};
-}
-
 base::Result<void> check_spec(CreateSpec const& spec, std::uint32_t timeout_s_max) {
   if (auto ok = check_size("vcpus", spec.vcpus.value_or(1), 1, 32); !ok) return ok;
   if (auto ok = check_size("memory_mib", spec.memory_mib.value_or(512), 128, 262'144); !ok)
@@ -40,18 +35,18 @@ base::Result<void> check_spec(CreateSpec const& spec, std::uint32_t timeout_s_ma
   if (auto ok = domain::check_metadata(spec.metadata); !ok) return ok;
   if (auto ok = domain::check_environment(spec.env); !ok) return ok;
   if (spec.policy) {
-    auto compiled = domain::EgressPolicy::compile(effective_policy(*spec.policy));
+    auto compiled = domain::EgressPolicy::compile({1, {{"sandbox", *spec.policy}}});
     if (!compiled) return base::passing(compiled, "policy");
   }
   if (spec.timeout_s > timeout_s_max) {
     return base::fail(Code::invalid_argument,
                       fmt::format("timeout_s: at most {} seconds", timeout_s_max));
   }
-  if (spec.on_timeout == "suspend") {
+  if (spec.idle_timeout_s.value_or(0) > timeout_s_max) {
     return base::fail(Code::invalid_argument,
-                      "on_timeout: this version cannot suspend yet; use \"delete\"");
+                      fmt::format("idle_timeout_s: at most {} seconds", timeout_s_max));
   }
-  if (spec.on_timeout != "delete")
+  if (spec.on_timeout != "delete" && spec.on_timeout != "suspend")
     return base::fail(Code::invalid_argument, "on_timeout: expected \"delete\" or \"suspend\"");
   return {};
 }
@@ -118,10 +113,10 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
   row.timeout_s = spec.timeout_s;
   row.on_timeout = std::move(spec.on_timeout);
   row.auto_resume = spec.auto_resume;
+  row.idle_timeout_s = spec.idle_timeout_s;
+  row.parent = std::move(spec.parent);
   row.secure = spec.secure;
   row.network = std::move(spec.network);
-  // Kept beside E2B's settings of the same matter, of which a native create has none.
-  if (spec.policy) row.network = json::object{{"policy", wire::encode(*spec.policy)}};
   row.api = std::move(spec.api);
   row.operation_public_id = base::make_short_id('x');
   row.lease_owner = options_.instance;
@@ -144,9 +139,32 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
   start.env["E2B_TEMPLATE_ID"] = build.template_public_id;
   start.access_token = token;
   start.default_user = build.default_user;
-  if (spec.policy) start.policy = effective_policy(*spec.policy);
   start.default_workdir = build.default_workdir;
   return out;
+}
+
+/// The levels that it will be under, its own among them, and the credentials that their rules name.
+async::Task<void> SandboxService::add_network(Wanted* wanted,
+                                              store::KeyOwner owner,
+                                              std::string template_public_id,
+                                              std::optional<wire::Policy> own,
+                                              base::Deadline deadline) {
+  auto const& sandbox = wanted->row.public_id;
+  NetworkOf const of{
+      owner.project_id, owner.project_public_id, std::move(template_public_id), sandbox};
+  auto plan = base::Result<NetworkPlan>();
+  if (own)
+    plan = co_await network_.check_own(of, *own, deadline);
+  else
+    plan = co_await network_.plan(of, {}, deadline);
+  if (!plan) co_return base::passing(plan);
+  wanted->start.policy = std::move(plan->policy);
+  wanted->start.credentials = std::move(plan->credentials);
+  if (!own) co_return base::Result<void>();
+  auto stored = co_await store_.policies.put(
+      {"sandbox", sandbox, wire::encode(*own), owner.key_public_id, {}}, deadline);
+  if (!stored) co_return base::passing(stored);
+  co_return base::Result<void>();
 }
 
 async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::Deadline deadline) {
@@ -156,14 +174,30 @@ async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::
   auto before = co_await earlier(asker, "sandbox.create", deadline);
   if (!before) co_return base::passing(before);
   if (*before) co_return std::move(**before);
-  auto build = co_await resolve(asker.owner.project_id, spec.template_name, deadline);
+  auto snapshot = co_await snapshot_of(asker.owner.project_id, &spec, deadline);
+  if (!snapshot) co_return base::passing(snapshot);
+  auto build = base::Result<store::BuildRow>();
+  if (*snapshot)
+    build = build_from_snapshot(spec, **snapshot);
+  else
+    build = co_await resolve(asker.owner.project_id, spec.template_name, deadline);
   if (!build) co_return base::passing(build);
+  auto own_policy = spec.policy;
   auto wanted = wanted_of(asker, std::move(spec), *build);
   if (!wanted) co_return base::passing(wanted);
+  auto networked = co_await add_network(
+      &*wanted, asker.owner, build->template_public_id, std::move(own_policy), deadline);
+  if (!networked) co_return base::passing(networked);
   auto& row = wanted->row;
-  domain::PlacementRequest const request{
-      build->build, {1, row.vcpus, row.memory_mib, row.disk_mib}, false};
-  auto place = nodes_.choose(request, {});
+  domain::PlacementRequest request{
+      build->build, {1, row.vcpus, row.memory_mib, row.disk_mib}, false, {}};
+  if (*snapshot) {
+    request.worker = (*snapshot)->node;
+    row.snapshot = (*snapshot)->public_id;
+    wanted->start.from_snapshot = (*snapshot)->public_id;
+  }
+  auto place = co_await nodes_.choose_when_ready(
+      request, std::min(deadline, base::system_clock().in(options_.worker_back)));
   if (!place) co_return base::passing(place);
   row.node = place->worker();
   auto const placed_ms = millis_since(asked_at);
@@ -213,6 +247,12 @@ asio::awaitable<void> SandboxService::run_create(std::shared_ptr<Creation> creat
 
   auto machine = co_await start_somewhere(creation);
   if (machine) {
+    auto const& start = creation->start;
+    auto caught_up =
+        co_await network_.catch_up(creation->row, start.policy->generation, start.credentials);
+    if (!caught_up)
+      base::log::warn("policy_not_in_force",
+                      {{"sandbox", creation->row.public_id}, {"what", caught_up.error().message()}});
     auto settling = settle_started(creation, std::move(*machine));
     co_await std::move(settling);
   } else if (machine.error().code() != Code::cancelled) {

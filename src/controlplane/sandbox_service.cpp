@@ -32,6 +32,7 @@ SandboxService::SandboxService(asio::any_io_executor executor,
                                WorkerClient& workers,
                                EventHub& hub,
                                Tokens const& tokens,
+                               NetworkService& network,
                                Options options)
     : executor_(executor),
       store_(store),
@@ -39,6 +40,7 @@ SandboxService::SandboxService(asio::any_io_executor executor,
       workers_(workers),
       hub_(hub),
       tokens_(tokens),
+      network_(network),
       options_(std::move(options)),
       work_(std::move(executor)) {}
 

@@ -2,6 +2,7 @@
 
 #include "async/task.hpp"
 #include "controlplane/event_hub.hpp"
+#include "controlplane/network_service.hpp"
 #include "controlplane/placement.hpp"
 #include "controlplane/tokens.hpp"
 #include "store/store.hpp"
@@ -22,6 +23,28 @@ struct CreateSpec {
   json::value network;
   std::optional<wire::Policy> policy;  // of the sandbox's own level
   std::string api = "native";
+  std::string snapshot;  // id or name: starts from it instead of the template, with its size
+  std::optional<std::uint32_t> idle_timeout_s;  // 0: never
+  std::string parent;                           // of a fork
+  std::optional<store::SnapshotRow> snapshot_row;  // of a fork: its hidden snapshot
+};
+
+/// What is to be taken of a sandbox.
+struct SnapshotSpec {
+  std::string name;
+  std::optional<std::uint32_t> expires_in_s;
+  bool hidden = false;  // for a fork
+};
+
+struct SnapshotStarted {
+  store::SnapshotRow snapshot;
+  store::OperationRow operation;
+};
+
+/// What became of a host's sandboxes when all were to be suspended.
+struct Suspended {
+  std::size_t suspended = 0;
+  std::vector<std::pair<std::string, std::string>> failed;  // sandbox, why
 };
 
 /// Who asks, for one change.
@@ -37,6 +60,9 @@ struct Started {
   bool replayed = false;  // an earlier request with this Idempotency-Key made it
 };
 
+/// One copy of a fork, or why there is none.
+using Forked = base::Result<Started>;
+
 class SandboxService {
  public:
   struct Options {
@@ -44,7 +70,10 @@ class SandboxService {
     std::chrono::seconds lease{15};           // of operations; renewed every third of it
     std::chrono::seconds start_timeout{180};  // the worker's whole start
     std::chrono::seconds remove_timeout{30};  // the worker's whole release
+    std::chrono::seconds suspend_timeout{180};  // the worker's whole capture
     std::chrono::seconds patience{8};         // for a worker that does not answer at all
+    // For any worker at all. The supervisor's longest pause before a restart is 10 s.
+    std::chrono::seconds worker_back{15};
     std::uint32_t timeout_s_max = 30 * 86'400;
   };
 
@@ -54,6 +83,7 @@ class SandboxService {
                  WorkerClient& workers,
                  EventHub& hub,
                  Tokens const& tokens,
+                 NetworkService& network,
                  Options options);
   ~SandboxService();
 
@@ -64,6 +94,42 @@ class SandboxService {
   async::Task<Started> create(Asker asker, CreateSpec spec, base::Deadline deadline);
   /// From every state. Already ended: `not_found`. Being deleted: the operation that is under way.
   async::Task<Started> remove(Asker asker, std::string sandbox, base::Deadline deadline);
+  /// pause: running → paused. suspend: running or paused → suspended. resume: paused or suspended →
+  /// running, whose timeout is then `timeout_s` when given. Each as create: the row has moved when
+  /// it returns, the worker's part goes on. What is under way already is joined; conflict from any
+  /// other state.
+  async::Task<Started> pause(Asker asker, std::string sandbox, base::Deadline deadline);
+  async::Task<Started> suspend(Asker asker, std::string sandbox, base::Deadline deadline);
+  async::Task<Started> resume(Asker asker,
+                              std::string sandbox,
+                              std::optional<std::uint32_t> timeout_s,
+                              base::Deadline deadline);
+  /// Running when this returns, whatever it does at the moment: waits for a change under way and
+  /// resumes it. Only for callers that checked that this visitor may wake it.
+  async::Task<store::SandboxRow> wake(Asker asker,
+                                      std::string sandbox,
+                                      std::optional<std::uint32_t> timeout_s,
+                                      base::Deadline until);
+  /// Suspends everything that runs on a node, at most `at_a_time` of them at once.
+  async::Task<Suspended> suspend_all(std::string node, std::size_t at_a_time, base::Deadline until);
+
+  /// The sandbox stands still for a moment and goes on.
+  async::Task<SnapshotStarted> snapshot(Asker asker,
+                                        std::string sandbox,
+                                        SnapshotSpec spec,
+                                        base::Deadline deadline);
+  async::Task<store::SnapshotRow> get_snapshot(std::string project_id,
+                                               std::string id_or_name,
+                                               base::Deadline deadline);
+  async::Task<void> remove_snapshot(Asker asker, std::string id_or_name, base::Deadline deadline);
+  /// `count` sandboxes that go on from this moment, each with a name, tokens and a timeout of its
+  /// own. Returns when all of them run or have failed.
+  async::Task<std::vector<Forked>> fork(Asker asker,
+                                        std::string sandbox,
+                                        std::uint32_t count,
+                                        std::optional<std::uint32_t> timeout_s,
+                                        base::Deadline until);
+
   /// Returns when the operation is done or at `until`, with the row as it is then.
   async::Task<store::OperationRow> wait(std::string project_id,
                                         std::string operation,
@@ -88,6 +154,8 @@ class SandboxService {
                                               std::string sandbox,
                                               base::Deadline deadline);
 
+  NetworkService& network() noexcept { return network_; }
+
   /// "" when the sandbox is not secure, or has ended.
   std::string access_token(store::SandboxRow const& sandbox) const;
   /// "" when its traffic is public.
@@ -102,6 +170,8 @@ class SandboxService {
  private:
   struct Creation;  // one create under way
   struct Removal;   // one delete under way
+  struct Moving;    // one pause, resume, suspend or restore under way
+  struct Taking;    // one snapshot under way
 
   struct Wanted {
     store::NewSandbox row;
@@ -111,6 +181,12 @@ class SandboxService {
   base::Result<Wanted> wanted_of(Asker const& asker,
                                  CreateSpec spec,
                                  store::BuildRow const& build) const;
+
+  async::Task<void> add_network(Wanted* wanted,
+                                store::KeyOwner owner,
+                                std::string template_public_id,
+                                std::optional<wire::Policy> own,
+                                base::Deadline deadline);
 
   async::Task<std::optional<Started>> earlier(Asker asker,
                                               std::string kind,
@@ -130,6 +206,32 @@ class SandboxService {
   async::Task<store::SandboxRow> begin_end(store::SandboxRow row,
                                            std::string actor,
                                            base::Deadline deadline);
+  async::Task<std::optional<Started>> under_way(store::SandboxRow row,
+                                                domain::SandboxEvent event,
+                                                base::Deadline deadline);
+  async::Task<Started> begin_move(Asker asker,
+                                  store::SandboxRow row,
+                                  domain::SandboxEvent event,
+                                  std::optional<std::uint32_t> timeout_s,
+                                  base::Deadline deadline);
+  async::Task<Started> move(Asker asker,
+                            std::string sandbox,
+                            std::string kind,
+                            std::optional<std::uint32_t> timeout_s,
+                            base::Deadline deadline);
+  void spawn_move(store::SandboxRow row, std::string operation, std::string actor);
+  asio::awaitable<void> run_move(std::shared_ptr<Moving> moving);
+  async::Task<wire::WorkerSandbox> ask_to_move(std::shared_ptr<Moving> moving);
+  async::Task<wire::WorkerSandbox> ask_to_restore(std::shared_ptr<Moving> moving,
+                                                  base::Deadline deadline);
+  asio::awaitable<void> settle_move(std::shared_ptr<Moving> moving,
+                                    base::Result<wire::WorkerSandbox> machine);
+  asio::awaitable<void> run_snapshot(std::shared_ptr<Taking> taking);
+  async::Task<CreateSpec> spec_of_fork(store::SandboxRow row, base::Deadline deadline);
+  async::Task<Started> settled_copy(Started copy, base::Deadline until);
+  async::Task<std::optional<store::SnapshotRow>> snapshot_of(std::string project_id,
+                                                             CreateSpec const* spec,
+                                                             base::Deadline deadline);
   asio::awaitable<void> hand_over(std::string operation);
   void begin(std::string const& operation);
   void finished(std::string const& operation) noexcept;
@@ -140,11 +242,16 @@ class SandboxService {
   WorkerClient& workers_;
   EventHub& hub_;
   Tokens const& tokens_;
+  NetworkService& network_;
   Options options_;
   /// Operations that run here; waiters are woken when they end.
   std::map<std::string, std::shared_ptr<async::Signal>> running_;
   async::TaskGroup work_;  // last: its children use the members above
 };
+
+/// What a sandbox from that snapshot is made of; invalid_argument when another size is asked for.
+base::Result<store::BuildRow> build_from_snapshot(CreateSpec const& spec,
+                                                  store::SnapshotRow const& snapshot);
 
 /// {"allowPublicTraffic":false}? Absent means public.
 bool has_public_traffic(store::SandboxRow const& sandbox);

@@ -248,6 +248,25 @@ TEST(Sandboxes, ListsInPages) {
   });
 }
 
+TEST(Restart, ACreateWaitsForAWorkerThatIsComingBack) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await bench.stop_api();
+    co_await bench.worker.stop();
+    bench.start_api();
+    co_await bench.api->nodes().refresh();
+    EXPECT_FALSE(bench.api->nodes().all().at("node-1").ready);
+    async::TaskGroup group(co_await asio::this_coro::executor);
+    group.spawn("worker is back", [](Bench& bench) -> asio::awaitable<void> {
+      co_await async::sleep_for(200ms);
+      EXPECT_TRUE(bench.worker.starts.empty());
+      bench.worker.start();
+    }(bench));
+    auto const made = co_await bench.ask("POST", "/v1/sandboxes?wait=20");
+    EXPECT_EQ(made.status, 201) << made.text;
+    co_await group.join();
+  });
+}
+
 TEST(Restart, WhatIsCommittedStaysAndTokensAreTheSame) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();

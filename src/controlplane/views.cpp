@@ -124,6 +124,22 @@ json::object view_of(store::TemplateRow const& one) {
   return out;
 }
 
+json::object view_of(store::SnapshotRow const& snapshot) {
+  json::object out{{"id", snapshot.public_id},
+                   {"state", snapshot.state},
+                   {"source", snapshot.source},
+                   {"template", snapshot.template_name},
+                   {"node", snapshot.node},
+                   {"vcpus", snapshot.vcpus},
+                   {"memory_mib", snapshot.memory_mib},
+                   {"disk_mib", snapshot.disk_mib},
+                   {"bytes", snapshot.bytes},
+                   {"created_at", base::to_rfc3339(snapshot.created_at)}};
+  add_text(out, "name", snapshot.name);
+  add_time(out, "expires_at", snapshot.expires_at);
+  return out;
+}
+
 json::object view_of(Nodes::Seen const& node) {
   auto const& report = node.report;
   domain::Amounts const total{
@@ -174,6 +190,12 @@ json::object view_of(store::SandboxRow const& sandbox) {
   if (sandbox.timeout_s > 0) out["timeout_s"] = sandbox.timeout_s;
   add_time(out, "deadline_at", sandbox.deadline_at);
   add_time(out, "started_at", sandbox.started_at);
+  add_time(out, "suspended_at", sandbox.suspended_at);
+  if (sandbox.suspended_bytes > 0) out["suspended_bytes"] = sandbox.suspended_bytes;
+  add_text(out, "problem", sandbox.problem);
+  if (sandbox.idle_timeout_s > 0) out["idle_timeout_s"] = sandbox.idle_timeout_s;
+  add_text(out, "parent", sandbox.parent);
+  add_text(out, "snapshot", sandbox.snapshot);
   add_text(out, "end_reason", sandbox.end_reason);
   add_text(out, "end_detail", sandbox.end_detail);
   add_text(out, "console_tail", sandbox.console_tail);

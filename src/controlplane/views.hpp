@@ -17,6 +17,7 @@ json::object view_of(store::BuildRow const& build);
 json::object view_of(Nodes::Seen const& node);
 json::object view_of(domain::Amounts const& amounts);
 json::object view_of(domain::Limits const& limits);
+json::object view_of(store::SnapshotRow const& snapshot);
 
 /// Without tokens, domain and timeline, which are not everybody's or not always wanted.
 json::object view_of(store::SandboxRow const& sandbox);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "http/client.hpp"
+#include "wire/gateway.hpp"
 #include "wire/worker.hpp"
 
 #include <map>
@@ -30,6 +31,39 @@ class WorkerClient {
                               std::string sandbox,
                               wire::SetToken token,
                               base::Deadline deadline);
+  /// Returns when it is in force on live connections, too; unavailable: the network was switched off.
+  async::Task<wire::GatewayApplied> set_policy(std::string address,
+                                               std::string sandbox,
+                                               wire::SetPolicy policy,
+                                               base::Deadline deadline);
+  /// NDJSON of audit records, the remembered ones first; without `follow` it ends after those.
+  async::Task<std::unique_ptr<http::Exchange>> decisions(std::string address,
+                                                         std::string sandbox,
+                                                         bool follow,
+                                                         base::Deadline head_deadline);
+  /// `verb` is pause, resume or suspend. The answer says how it is then.
+  async::Task<wire::WorkerSandbox> move(std::string address,
+                                        std::string sandbox,
+                                        std::string verb,
+                                        std::uint64_t epoch,
+                                        base::Deadline deadline);
+  /// A suspended one comes back, as the life `start.epoch`.
+  async::Task<wire::WorkerSandbox> restore(std::string address,
+                                           wire::StartSandbox start,
+                                           base::Deadline deadline);
+  async::Task<wire::SnapshotReport> take_snapshot(std::string address,
+                                                  std::string sandbox,
+                                                  wire::TakeSnapshot take,
+                                                  base::Deadline deadline);
+  async::Task<void> remove_snapshot(std::string address,
+                                    std::string snapshot,
+                                    base::Deadline deadline);
+  /// A page of the worker's audit log: {"records":[…],"next_after":N,"more":bool}.
+  async::Task<json::value> audit(std::string address,
+                                 std::string sandbox,
+                                 std::uint64_t after,
+                                 std::uint32_t limit,
+                                 base::Deadline deadline);
   async::Task<json::value> metrics(std::string address,
                                    std::string sandbox,
                                    base::Deadline deadline);

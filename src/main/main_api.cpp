@@ -5,6 +5,8 @@
 #include "controlplane/api.hpp"
 #include "store/migrate.hpp"
 
+#include <sys/resource.h>
+
 #include <cstdio>
 
 #include <boost/asio/this_coro.hpp>
@@ -104,6 +106,9 @@ int print_admin_key(wire::Config const& config, controlplane::Replace replace) {
 }
 
 int serve(wire::Config const& config) {
+  // The values of credentials pass through here on their way to the broker.
+  rlimit const none{0, 0};
+  if (::setrlimit(RLIMIT_CORE, &none) != 0) base::log::warn("core_limit_stays", {});
   auto tokens = controlplane::Tokens::load(config.data_dir + "/api/token.key");
   if (!tokens) return complain(tokens.error());
   return async::run_main([&]() -> async::asio::awaitable<int> {

@@ -1,0 +1,351 @@
+// Pause, suspend, resume, fork and snapshots through the native routes.
+#include "controlplane/testing.hpp"
+
+#include <set>
+
+namespace controlplane {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace testing;
+
+std::string state_of(Answer const& answer) {
+  return std::string(answer["sandbox"].as_object().at("state").as_string());
+}
+
+TEST(Lives, SuspendAndResumeKeepTheSandboxAndItsTokens) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox(R"({"timeout_s":600})");
+    auto const path = "/v1/sandboxes/" + id;
+    auto const before = co_await bench.ask("GET", path);
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200) << asleep.text;
+    EXPECT_EQ(state_of(asleep), "suspended");
+    EXPECT_EQ(asleep["operation"].as_object().at("kind"), "sandbox.suspend");
+    auto const& row = asleep["sandbox"].as_object();
+    EXPECT_TRUE(row.contains("suspended_at"));
+    EXPECT_EQ(row.at("suspended_bytes"), 1 << 20);
+    EXPECT_FALSE(row.contains("deadline_at"));
+    EXPECT_EQ(bench.worker.moves.back(), "suspend " + id + " 1");
+    auto const usage = co_await bench.ask("GET", "/v1/usage");
+    EXPECT_EQ(usage["used"].as_object().at("memory_mib"), 0);
+    EXPECT_EQ(usage["used"].as_object().at("sandboxes"), 1);
+    auto const twice = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(twice.status, 409) << twice.text;
+    auto const awake = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(awake.status, 200) << awake.text;
+    EXPECT_EQ(state_of(awake), "running");
+    EXPECT_EQ(awake["sandbox"].as_object().at("epoch"), 2);
+    EXPECT_EQ(awake["sandbox"].as_object().at("access_token"), before["access_token"]);
+    EXPECT_TRUE(awake["sandbox"].as_object().contains("deadline_at"));
+    EXPECT_EQ(bench.worker.restores.size(), 1u);
+    if (bench.worker.restores.empty()) co_return;
+    auto const& restore = bench.worker.restores.front();
+    EXPECT_EQ(restore.epoch, 2u);
+    EXPECT_EQ(restore.build, "b0");
+    EXPECT_EQ(restore.access_token, before.str("access_token"));
+    EXPECT_TRUE(restore.env.empty());
+    EXPECT_TRUE(restore.policy.has_value()) << "never from the captured memory";
+    auto const running = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(running.status, 409);
+    auto const wrong = co_await bench.ask("POST", path + "/resume", R"({"timeout_s":0})");
+    EXPECT_EQ(wrong.status, 400);
+    auto const gone = co_await bench.ask("DELETE", path + "?wait=20");
+    EXPECT_EQ(gone.status, 200) << gone.text;
+  });
+}
+
+TEST(Lives, PauseStandsStillAndAnythingAllowedFollows) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const paused = co_await bench.ask("POST", path + "/pause?wait=20");
+    EXPECT_EQ(paused.status, 200) << paused.text;
+    EXPECT_EQ(state_of(paused), "paused");
+    auto const resumed = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(state_of(resumed), "running");
+    EXPECT_EQ(resumed["sandbox"].as_object().at("epoch"), 1) << "the same machine";
+    auto const again = co_await bench.ask("POST", path + "/pause?wait=20");
+    EXPECT_EQ(again.status, 200);
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(state_of(asleep), "suspended");
+    auto const pause = co_await bench.ask("POST", path + "/pause");
+    EXPECT_EQ(pause.status, 409);
+    EXPECT_THAT(pause.message(), HasSubstr("suspended"));
+  });
+}
+
+TEST(Lives, TwoResumesAtOnceAreOne) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200);
+    bench.worker.move_delay = 200ms;
+    async::TaskGroup group(co_await asio::this_coro::executor);
+    std::set<std::string> operations;
+    auto one = [&]() -> asio::awaitable<void> {
+      auto const answer = co_await bench.ask("POST", path + "/resume?wait=20");
+      EXPECT_EQ(answer.status, 200) << answer.text;
+      if (answer.status == 200)
+        operations.insert(std::string(answer["operation"].as_object().at("id").as_string()));
+    };
+    for (int i = 0; i < 5; ++i)
+      group.spawn("resume", one());
+    co_await group.join();
+    EXPECT_EQ(operations.size(), 1u);
+    EXPECT_EQ(bench.worker.restores.size(), 1u);
+  });
+}
+
+TEST(Lives, AFailedSuspendGoesOnAndAFailedRestoreKeepsItsState) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    bench.worker.move_refusal = base::Error(base::Code::exhausted, "the pool is full");
+    auto const refused = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(refused.status, 429) << refused.text;
+    EXPECT_THAT(refused.message(), HasSubstr("the pool is full"));
+    auto row = co_await bench.ask("GET", path);
+    EXPECT_EQ(row.str("state"), "running");
+    bench.worker.move_refusal.reset();
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200) << asleep.text;
+    bench.worker.move_refusal = base::Error(base::Code::conflict, "its memory file is damaged");
+    auto const damaged = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(damaged.status, 409) << damaged.text;
+    row = co_await bench.ask("GET", path);
+    EXPECT_EQ(row.str("state"), "suspended");
+    EXPECT_EQ(row.str("problem"), "its memory file is damaged");
+    auto const usage = co_await bench.ask("GET", "/v1/usage");
+    EXPECT_EQ(usage["used"].as_object().at("memory_mib"), 0);
+    bench.worker.move_refusal.reset();
+    auto const awake = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(awake.status, 200) << awake.text;
+    EXPECT_FALSE(awake["sandbox"].as_object().contains("problem"));
+    EXPECT_EQ(awake["sandbox"].as_object().at("epoch"), 3);
+  });
+}
+
+TEST(Lives, AResumeNeedsRoomInTheQuota) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200);
+    auto const set = co_await bench.ask(
+        "PATCH", "/v1/projects/" + bench.world.project, R"({"quota":{"memory_mib":512}})");
+    EXPECT_EQ(set.status, 200);
+    auto const other = co_await bench.sandbox();
+    auto const refused = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(refused.status, 429) << refused.text;
+    auto const row = co_await bench.ask("GET", path);
+    EXPECT_EQ(row.str("state"), "suspended");
+    EXPECT_EQ(row["epoch"], 1);
+  });
+}
+
+TEST(Lives, ADeleteInTheMiddleOfASuspendWins) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    bench.worker.move_delay = 300ms;
+    auto const suspending = co_await bench.ask("POST", path + "/suspend");
+    EXPECT_EQ(suspending.status, 202) << suspending.text;
+    EXPECT_EQ(state_of(suspending), "suspending");
+    auto const operation = std::string(suspending["operation"].as_object().at("id").as_string());
+    auto const deleted = co_await bench.ask("DELETE", path + "?wait=20");
+    EXPECT_EQ(deleted.status, 200) << deleted.text;
+    auto const suspend = co_await bench.ask("GET", "/v1/operations/" + operation + "?wait=20");
+    EXPECT_EQ(suspend.str("state"), "failed");
+    co_await async::sleep_for(400ms);
+    EXPECT_FALSE(bench.worker.machines.contains(id));
+  });
+}
+
+TEST(Lives, ACommandWakesASandboxThatWantsIt) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const asleep = co_await bench.ask("POST", "/v1/sandboxes/" + id + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200);
+    auto const listed = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/commands");
+    EXPECT_EQ(listed.status, 200) << listed.text;
+    auto const row = co_await bench.ask("GET", "/v1/sandboxes/" + id);
+    EXPECT_EQ(row.str("state"), "running");
+    auto const not_mine = co_await bench.sandbox(R"({"auto_resume":false})");
+    auto const off = co_await bench.ask("POST", "/v1/sandboxes/" + not_mine + "/suspend?wait=20");
+    EXPECT_EQ(off.status, 200);
+    auto const refused = co_await bench.ask("GET", "/v1/sandboxes/" + not_mine + "/commands");
+    EXPECT_EQ(refused.status, 409) << refused.text;
+  });
+}
+
+TEST(Lives, ARestartedWorkerIsWaitedFor) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    co_await bench.worker.stop();
+    auto const begun = co_await bench.ask("POST", "/v1/sandboxes/" + id + "/suspend");
+    EXPECT_EQ(begun.status, 202) << begun.text;
+    co_await async::sleep_for(300ms);
+    bench.worker.start();
+    auto const operation = std::string(begun["operation"].as_object().at("id").as_string());
+    auto const done = co_await bench.ask("GET", "/v1/operations/" + operation + "?wait=20");
+    EXPECT_EQ(done.str("state"), "succeeded") << done.text;
+  });
+}
+
+TEST(Snapshots, AreTakenListedStartedFromAndRemoved) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const taken = co_await bench.ask("POST", path + "/snapshots?wait=20", R"({"name":"one"})");
+    EXPECT_EQ(taken.status, 201) << taken.text;
+    auto const snapshot = std::string(taken["snapshot"].as_object().at("id").as_string());
+    EXPECT_TRUE(bench.worker.snapshots.contains(snapshot));
+    auto const list = co_await bench.ask("GET", "/v1/snapshots?sandbox=" + id);
+    EXPECT_EQ(list["snapshots"].as_array().size(), 1u);
+    auto const made = co_await bench.ask("POST", "/v1/sandboxes?wait=20", R"({"snapshot":"one"})");
+    EXPECT_EQ(made.status, 201) << made.text;
+    EXPECT_EQ(made["sandbox"].as_object().at("snapshot").as_string(), snapshot);
+    EXPECT_EQ(bench.worker.starts.back().from_snapshot, snapshot);
+    auto const bigger = co_await bench.ask(
+        "POST", "/v1/sandboxes?wait=20", R"({"snapshot":"one","memory_mib":2048})");
+    EXPECT_EQ(bigger.status, 400) << bigger.text;
+    auto const removed = co_await bench.ask("DELETE", "/v1/snapshots/" + snapshot);
+    EXPECT_EQ(removed.status, 204) << removed.text;
+    EXPECT_FALSE(bench.worker.snapshots.contains(snapshot));
+    auto const again = co_await bench.ask("DELETE", "/v1/snapshots/" + snapshot);
+    EXPECT_EQ(again.status, 404);
+    auto const none = co_await bench.ask("POST", "/v1/sandboxes", R"({"snapshot":"one"})");
+    EXPECT_EQ(none.status, 404);
+    bench.worker.move_refusal = base::Error(base::Code::exhausted, "the pool is full");
+    auto const full = co_await bench.ask("POST", path + "/snapshots?wait=20");
+    EXPECT_EQ(full.status, 429) << full.text;
+    auto const rows =
+        store::testing::query(bench.database.conninfo, "select count(*)::text from snapshots");
+    EXPECT_EQ(rows.front(), "0");
+  });
+}
+
+TEST(Forks, HaveNamesAndTokensOfTheirOwnAndLeaveNoSnapshot) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox(R"({"metadata":{"a":"b"},"env":{"X":"y"}})");
+    auto const forked =
+        co_await bench.ask("POST", "/v1/sandboxes/" + id + "/fork", R"({"count":3})");
+    EXPECT_EQ(forked.status, 201) << forked.text;
+    std::set<std::string> ids{id};
+    std::set<std::string> tokens{bench.guest.token};
+    for (auto const& one : forked["forks"].as_array()) {
+      auto const& sandbox = one.at("sandbox").as_object();
+      EXPECT_EQ(sandbox.at("parent").as_string(), id);
+      EXPECT_EQ(sandbox.at("state"), "running");
+      EXPECT_EQ(sandbox.at("metadata").at("a"), "b");
+      ids.insert(std::string(sandbox.at("id").as_string()));
+      tokens.insert(std::string(sandbox.at("access_token").as_string()));
+    }
+    EXPECT_EQ(ids.size(), 4u);
+    EXPECT_EQ(tokens.size(), 4u);
+    EXPECT_EQ(bench.worker.starts.back().env.at("X"), "y");
+    EXPECT_EQ(bench.worker.starts.back().env.at("E2B_SANDBOX_ID"),
+              bench.worker.starts.back().sandbox);
+    EXPECT_TRUE(bench.worker.snapshots.empty());
+    auto const list = co_await bench.ask("GET", "/v1/snapshots");
+    EXPECT_TRUE(list["snapshots"].as_array().empty());
+    auto const rows =
+        store::testing::query(bench.database.conninfo, "select count(*)::text from snapshots");
+    EXPECT_EQ(rows.front(), "0");
+    auto const none = co_await bench.ask("POST", "/v1/sandboxes/" + id + "/fork", R"({"count":0})");
+    EXPECT_EQ(none.status, 400);
+  });
+}
+
+/// One request on the socket that the proxy and the supervisor use.
+asio::awaitable<http::Response> internally(Bench& bench,
+                                           std::string method,
+                                           std::string target,
+                                           std::string body = {}) {
+  http::Client client(co_await asio::this_coro::executor,
+                      [path = bench.config.internal_socket()] { return net::connect_unix(path); });
+  http::RequestHead head;
+  head.method = std::move(method);
+  head.target = std::move(target);
+  head.headers.add("Host", "internal");
+  auto response = co_await client.request(std::move(head), std::move(body), soon());
+  co_return taken(std::move(response));
+}
+
+TEST(Wake, IsForThoseWhoWantItAndTouchKeepsAwake) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const asleep = co_await bench.ask("POST", "/v1/sandboxes/" + id + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200);
+    auto const woken = co_await internally(bench, "POST", "/wake?sandbox=" + id);
+    EXPECT_EQ(woken.status, 200) << woken.body;
+    EXPECT_THAT(woken.body, HasSubstr(R"("state":"running")"));
+    EXPECT_THAT(woken.body, HasSubstr(R"("epoch":2)"));
+    auto const other = co_await bench.sandbox(R"({"auto_resume":false})");
+    auto const off = co_await bench.ask("POST", "/v1/sandboxes/" + other + "/suspend?wait=20");
+    EXPECT_EQ(off.status, 200);
+    auto const refused = co_await internally(bench, "POST", "/wake?sandbox=" + other);
+    EXPECT_EQ(refused.status, 409) << refused.body;
+    auto const nobody = co_await internally(bench, "POST", "/wake?sandbox=nobody");
+    EXPECT_EQ(nobody.status, 404);
+    auto const old = store::testing::query(
+        bench.database.conninfo,
+        "update sandboxes set used_at = now() - interval '1 hour' returning public_id");
+    EXPECT_EQ(old.size(), 2u);
+    auto const used = co_await internally(
+        bench, "POST", "/activity", R"({"sandboxes":["nonsense",")" + id + R"("]})");
+    EXPECT_EQ(used.status, 204) << used.body;
+    auto const fresh = store::testing::query(
+        bench.database.conninfo,
+        "select public_id from sandboxes where used_at > now() - interval '1 minute'");
+    EXPECT_THAT(fresh, ::testing::ElementsAre(id));
+  });
+}
+
+TEST(SuspendAll, PutsAHostToSleepAndSaysWhoWouldNot) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    std::set<std::string> ids;
+    for (int i = 0; i < 6; ++i) {
+      auto const id = co_await bench.sandbox(R"({"timeout_s":900})");
+      ids.insert(id);
+    }
+    auto const done = co_await internally(bench, "POST", "/suspend?node=node-1");
+    EXPECT_EQ(done.status, 200);
+    EXPECT_EQ(done.body, R"({"suspended":6,"failed":[]})");
+    for (auto const& id : ids) {
+      EXPECT_EQ(bench.worker.machines[id].state, "suspended");
+      auto const row = co_await bench.ask("GET", "/v1/sandboxes/" + id);
+      EXPECT_EQ(row.str("state"), "suspended");
+      EXPECT_TRUE(row.body.as_object().contains("deadline_at")) << "its owner's timeout stays";
+    }
+    auto const id = co_await bench.sandbox();
+    bench.worker.move_refusal = base::Error(base::Code::exhausted, "the pool is full");
+    auto const failed = co_await internally(bench, "POST", "/suspend?node=node-1");
+    EXPECT_THAT(failed.body, HasSubstr(R"("suspended":0)"));
+    EXPECT_THAT(failed.body, HasSubstr("the pool is full"));
+    EXPECT_THAT(failed.body, HasSubstr(id));
+    auto const row = co_await bench.ask("GET", "/v1/sandboxes/" + id);
+    EXPECT_EQ(row.str("state"), "running");
+  });
+}
+
+TEST(Drain, IsSaidOfANode) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const on = co_await bench.ask("POST", "/v1/nodes/node-1/drain");
+    EXPECT_EQ(on.status, 200) << on.text;
+    EXPECT_EQ(on["draining"], true);
+    auto const refused = co_await bench.ask("POST", "/v1/sandboxes");
+    EXPECT_EQ(refused.status, 503) << refused.text;
+    auto const off = co_await bench.ask("POST", "/v1/nodes/node-1/drain", R"({"on":false})");
+    EXPECT_EQ(off["draining"], false);
+    auto const id = co_await bench.sandbox();
+    EXPECT_FALSE(id.empty());
+    auto const none = co_await bench.ask("POST", "/v1/nodes/nowhere/drain");
+    EXPECT_EQ(none.status, 404);
+  });
+}
+
+}  // namespace
+}  // namespace controlplane

@@ -1,0 +1,321 @@
+#include "controlplane/network_service.hpp"
+
+#include "base/log.hpp"
+#include "domain/egress_policy.hpp"
+
+#include <set>
+
+namespace controlplane {
+namespace {
+
+using base::Code;
+
+constexpr int attempts_max = 4;
+
+bool gives_network(std::string_view level) {
+  return level == "project" || level == "template" || level == "sandbox";
+}
+
+/// The stored levels as a gateway gets them.
+base::Result<wire::EffectivePolicy> put_together(std::vector<store::PolicyRow> const& rows) {
+  wire::EffectivePolicy out;
+  bool given = false;
+  for (auto const& row : rows) {
+    out.generation += row.version;
+    if (row.policy.is_null()) continue;
+    auto text = wire::decode<wire::Policy>(row.policy);
+    // Of a newer version of this program, perhaps. Half a policy is none.
+    if (!text) return base::passing(text, fmt::format("the stored policy of level {}", row.level));
+    given = given || gives_network(row.level);
+    out.levels.push_back({row.level, std::move(*text)});
+  }
+  if (!given) out.levels.push_back({"sandbox", {}});
+  return out;
+}
+
+void set_own(std::vector<store::PolicyRow>& rows, std::string sandbox, wire::Policy const& own) {
+  if (rows.empty() || rows.back().level != "sandbox") {
+    rows.emplace_back();
+    rows.back().level = "sandbox";
+    rows.back().subject = std::move(sandbox);
+  }
+  ++rows.back().version;
+  rows.back().policy = wire::encode(own);
+}
+
+std::string rule_name(wire::PolicyLevel const& level, std::size_t index) {
+  auto const& id = level.policy.rules[index].id;
+  return id.empty() ? fmt::format("{}-{}", level.level, index + 1) : id;
+}
+
+std::set<std::string> names_in(wire::EffectivePolicy const& policy) {
+  std::set<std::string> names;
+  for (auto const& level : policy.levels)
+    for (auto const& rule : level.policy.rules)
+      for (auto const& one : rule.inject)
+        names.insert(one.credential);
+  return names;
+}
+
+bool same_leases(std::vector<wire::Lease> const& left, std::vector<wire::Lease> const& right) {
+  return std::ranges::equal(left, right, [](wire::Lease const& a, wire::Lease const& b) {
+    return a.name == b.name && a.sealed.credential == b.sealed.credential &&
+           a.sealed.version == b.sealed.version;
+  });
+}
+
+}  // namespace
+
+NetworkOf network_of(store::SandboxRow const& row) {
+  return {row.project_id, row.project_public_id, row.template_public_id, row.public_id};
+}
+
+std::string why_not_granted(store::CredentialRow const& credential,
+                            std::string_view project_public_id,
+                            std::string_view sandbox) {
+  if (credential.state != "active") return fmt::format("it is {}", credential.state);
+  auto const has = [](std::vector<std::string> const& list, std::string_view one) {
+    return std::ranges::find(list, one) != list.end();
+  };
+  if (credential.project_public_id.empty()) {
+    bool const granted =
+        credential.grants && (has(credential.grants->projects, "*") ||
+                              has(credential.grants->projects, project_public_id) ||
+                              has(credential.grants->sandboxes, sandbox));
+    return granted ? "" : "it is the organisation's and not granted to this project";
+  }
+  bool const limited = credential.grants && !credential.grants->sandboxes.empty();
+  if (limited && !has(credential.grants->sandboxes, sandbox))
+    return "it is granted to other sandboxes only";
+  return {};
+}
+
+NetworkService::NetworkService(asio::any_io_executor executor,
+                               store::Store& store,
+                               WorkerClient& workers,
+                               Options options)
+    : executor_(executor),
+      store_(store),
+      workers_(workers),
+      options_(options),
+      work_(std::move(executor)) {}
+
+NetworkService::~NetworkService() = default;
+
+asio::awaitable<void> NetworkService::close() {
+  work_.cancel();
+  co_await work_.join();
+}
+
+async::Task<NetworkPlan> NetworkService::plan(NetworkOf of,
+                                              std::optional<wire::Policy> own,
+                                              base::Deadline deadline) {
+  auto rows =
+      co_await store_.policies.over(of.project_id, of.template_public_id, of.sandbox, deadline);
+  if (!rows) co_return base::passing(rows);
+  NetworkPlan out;
+  out.levels = std::move(*rows);
+  if (own) set_own(out.levels, of.sandbox, *own);
+  auto policy = put_together(out.levels);
+  if (!policy) co_return base::passing(policy);
+  out.policy = std::move(*policy);
+  auto compiled = domain::EgressPolicy::compile(out.policy);
+  if (!compiled) co_return base::passing(compiled, "policy");
+  auto added = co_await add_credentials(&out, &of, deadline);
+  if (!added) co_return base::passing(added);
+  co_return out;
+}
+
+async::Task<NetworkPlan> NetworkService::check_own(NetworkOf of,
+                                                   wire::Policy own,
+                                                   base::Deadline deadline) {
+  auto out = co_await plan(std::move(of), std::move(own), deadline);
+  if (!out) co_return base::passing(out);
+  for (auto const& trouble : out->troubles) {
+    if (trouble.level == "sandbox")
+      co_return base::fail(Code::invalid_argument,
+                           fmt::format("policy: rule {}: {}", trouble.rule, trouble.sentence));
+  }
+  co_return out;
+}
+
+/// A name means the nearest credential of that name, whether or not it may be used.
+async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
+                                                  NetworkOf const* of,
+                                                  base::Deadline deadline) {
+  auto const names = names_in(plan->policy);
+  if (names.empty()) co_return base::Result<void>();
+  auto found = co_await store_.credentials.named(
+      of->project_id, std::vector<std::string>(names.begin(), names.end()), deadline);
+  if (!found) co_return base::passing(found);
+  std::map<std::string, std::string> refused;
+  std::map<std::string, wire::CredentialBinding> bindings;
+  for (auto const& name : names)
+    refused[name] = "there is no credential of that name";
+  for (auto& one : *found) {
+    auto const& name = one.row.name;
+    bool const nearer_was_there = bindings.contains(name);
+    if (nearer_was_there) continue;
+    bindings[name] = one.row.binding;
+    refused[name] = why_not_granted(one.row, of->project_public_id, of->sandbox);
+    if (!refused[name].empty()) continue;
+    wire::Lease lease;
+    lease.sandbox = of->sandbox;
+    lease.name = name;
+    lease.sealed = std::move(one.sealed);
+    plan->credentials.push_back(std::move(lease));
+  }
+  for (auto const& level : plan->policy.levels) {
+    for (std::size_t i = 0; i < level.policy.rules.size(); ++i) {
+      auto const& rule = level.policy.rules[i];
+      for (auto const& [name] : rule.inject) {
+        auto const name_of_rule = rule_name(level, i);
+        if (!refused[name].empty()) {
+          plan->troubles.push_back(
+              {level.level,
+               name_of_rule,
+               fmt::format("credential \"{}\" cannot be used: {}", name, refused[name])});
+          continue;
+        }
+        auto const& hosts = bindings[name].hosts;
+        for (auto const& host : rule.hosts) {
+          if (std::ranges::find(hosts, host) != hosts.end()) continue;
+          plan->troubles.push_back(
+              {level.level,
+               name_of_rule,
+               fmt::format("credential \"{}\" is not bound to {}: requests there would be refused",
+                           name,
+                           host)});
+        }
+      }
+    }
+  }
+  co_return base::Result<void>();
+}
+
+/// Until what is in force is what is stored: a change that came meanwhile is taken along.
+async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxRow row,
+                                                                 std::string credential) {
+  Enforced out;
+  out.sandbox = row.public_id;
+  auto const deadline = base::system_clock().in(options_.per_sandbox);
+  if (!credential.empty()) {
+    auto stored = co_await plan(network_of(row), {}, deadline);
+    if (!stored) co_return base::passing(stored);
+    if (!names_in(stored->policy).contains(credential)) co_return std::optional<Enforced>();
+  }
+  if (!options_.has_uplink) {
+    out.note = offline_note;
+    co_return out;
+  }
+  if (row.state != domain::SandboxState::running) {
+    out.note =
+        fmt::format("it is {}; it gets the policy before it runs", domain::name_of(row.state));
+    co_return out;
+  }
+  for (int attempt = 1;; ++attempt) {
+    auto wanted = co_await plan(network_of(row), {}, deadline);
+    if (!wanted) co_return base::passing(wanted);
+    wire::SetPolicy message{row.epoch, wanted->policy, wanted->credentials};
+    auto applied =
+        co_await workers_.set_policy(row.node_address, row.public_id, std::move(message), deadline);
+    bool const outdated = !applied && applied.error().code() == Code::invalid_argument;
+    if (!applied && !(outdated && attempt < attempts_max)) co_return base::passing(applied);
+    auto now = co_await plan(network_of(row), {}, deadline);
+    if (!now) co_return base::passing(now);
+    bool const current = now->policy.generation == wanted->policy.generation &&
+                         same_leases(now->credentials, wanted->credentials);
+    if (applied && (current || attempt >= attempts_max)) {
+      out.in_force = true;
+      out.generation = applied->generation;
+      out.connections = applied->connections;
+      out.cut = applied->cut;
+      co_return out;
+    }
+  }
+}
+
+struct NetworkService::FanOut {
+  std::vector<store::SandboxRow> rows;
+  std::string credential;
+  std::vector<std::optional<Enforced>> results;
+  std::size_t next = 0;
+  std::size_t done = 0;
+  async::Signal finished;
+
+  explicit FanOut(asio::any_io_executor executor) : finished(std::move(executor)) {}
+
+  asio::awaitable<void> wait() {
+    while (done < rows.size())
+      co_await finished.wait();
+  }
+};
+
+asio::awaitable<void> NetworkService::run(std::shared_ptr<FanOut> work) {
+  while (work->next < work->rows.size()) {
+    auto const index = work->next++;
+    auto one = co_await enforce_one(work->rows[index], work->credential);
+    auto& result = work->results[index];
+    if (one) {
+      result = std::move(*one);
+    } else {
+      result->note = one.error().message();
+      base::log::warn("policy_not_in_force",
+                      {{"sandbox", result->sandbox},
+                       {"what", one.error().message()},
+                       {"detail", one.error().detail()}});
+    }
+    ++work->done;
+    work->finished.notify_all();
+  }
+}
+
+async::Task<std::vector<Enforced>> NetworkService::enforce(std::vector<store::SandboxRow> rows,
+                                                           std::string credential) {
+  auto work = std::make_shared<FanOut>(executor_);
+  work->rows = std::move(rows);
+  work->credential = std::move(credential);
+  for (auto const& row : work->rows) {
+    auto& pending = work->results.emplace_back(std::in_place);
+    pending->sandbox = row.public_id;
+    pending->note = "it is still being applied";
+    pending->failed = true;
+  }
+  auto const hands = std::min(options_.at_a_time, work->rows.size());
+  for (std::size_t i = 0; i < hands; ++i)
+    work_.spawn("apply a policy", run(work));
+  auto const ended =
+      co_await async::run_until(base::system_clock().in(options_.together), work->wait());
+  if (ended == async::Ended::cancelled)
+    co_return base::fail(Code::cancelled, "the caller went away");
+  std::vector<Enforced> out;
+  for (auto const& one : work->results)
+    if (one) out.push_back(*one);
+  co_return out;
+}
+
+async::Task<std::vector<Enforced>> NetworkService::enforce_under(std::string level,
+                                                                 std::string subject,
+                                                                 base::Deadline deadline,
+                                                                 std::string credential) {
+  auto rows = co_await store_.policies.live_under(std::move(level), std::move(subject), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return co_await enforce(std::move(*rows), std::move(credential));
+}
+
+async::Task<void> NetworkService::catch_up(store::SandboxRow row,
+                                           std::uint64_t generation,
+                                           std::vector<wire::Lease> credentials) {
+  if (!options_.has_uplink) co_return base::Result<void>();
+  auto now = co_await plan(network_of(row), {}, base::system_clock().in(options_.per_sandbox));
+  if (!now) co_return base::passing(now);
+  bool const current =
+      now->policy.generation == generation && same_leases(now->credentials, credentials);
+  if (current) co_return base::Result<void>();
+  row.state = domain::SandboxState::running;
+  auto enforced = co_await enforce_one(std::move(row), {});
+  if (!enforced) co_return base::passing(enforced);
+  co_return base::Result<void>();
+}
+
+}  // namespace controlplane

@@ -1,0 +1,280 @@
+// Policies and credentials over HTTP: stored, explained, brought into force, and nothing of a value
+// anywhere.
+#include "controlplane/native_policies.hpp"
+#include "controlplane/testing.hpp"
+
+namespace controlplane {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace testing;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto two_rules =
+    R"({"posture":"allowlist","rules":[{"id":"pkg","hosts":["packages.example"]},)"
+    R"({"id":"llm","hosts":["api.llm.example"],"http":{"methods":["POST"],"paths":["/v1/**"]}}]})";
+
+/// The test's API again, on an installation that has an uplink.
+asio::awaitable<void> with_uplink(Bench& bench) {
+  co_await bench.stop_api();
+  bench.config.uplink = "/run/netns/none-of-ours";
+  bench.start_api();
+  co_await bench.api->nodes().refresh();
+}
+
+TEST(Policy, OfASandboxIsStoredExplainedAndKeptInVersions) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox(fmt::format(R"({{"policy":{}}})", two_rules));
+    EXPECT_EQ(bench.worker.starts.back().policy->generation, 1u);
+    auto const at = "/v1/sandboxes/" + id + "/policy";
+    auto const shown = co_await bench.ask("GET", at);
+    EXPECT_EQ(shown.status, 200) << shown.text;
+    EXPECT_EQ(shown["generation"], 1);
+    EXPECT_EQ(shown["levels"].at(0).at("policy").at("rules").at(1).at("id"), "llm");
+    EXPECT_THAT(shown.str("note"), HasSubstr("no uplink"));
+    struct Case {
+      char const* query;
+      bool allowed;
+      char const* reason;
+      char const* rule;
+    };
+    for (auto const& [query, allowed, reason, rule] :
+         {Case{"url=https://packages.example/x", true, "allowed", "pkg"},
+          Case{"url=https://api.llm.example/v1/messages&method=POST", true, "allowed", "llm"},
+          Case{"url=https://api.llm.example/v1/messages", false, "method_not_allowed", "llm"},
+          Case{"url=https://api.llm.example/v2&method=POST", false, "path_not_allowed", "llm"},
+          Case{"url=https://api.llm.example:8443/v1/x&method=POST", false, "no_rule", ""},
+          Case{"url=http://203.0.113.9/", false, "no_rule", ""}}) {
+      auto const said = co_await bench.ask("GET", fmt::format("{}/explain?{}", at, query));
+      EXPECT_EQ(said.status, 200) << said.text;
+      EXPECT_EQ(said["allowed"], allowed) << query;
+      EXPECT_EQ(said.str("reason"), reason) << query;
+      EXPECT_EQ(said.str("rule"), rule) << query;
+    }
+    for (auto const* bad :
+         {"", "url=packages.example", "url=https://a%20b/", "url=https://x/&method=get"}) {
+      auto const said = co_await bench.ask("GET", fmt::format("{}/explain?{}", at, bad));
+      EXPECT_EQ(said.status, 400) << bad << said.text;
+    }
+    auto const changed = co_await bench.ask(
+        "PUT",
+        at + "?if_version=1",
+        R"({"posture":"allowlist","rules":[{"id":"pkg","hosts":["*.github.io"]}]})");
+    EXPECT_EQ(changed.status, 200) << changed.text;
+    EXPECT_EQ(changed["version"], 2);
+    EXPECT_EQ(changed["diff"].as_array().size(), 2u) << changed.text;
+    EXPECT_THAT(changed.text, HasSubstr("anybody can have a name below"));
+    EXPECT_EQ(changed["sandboxes"].at(0).at("in_force"), false);
+    auto const late = co_await bench.ask("PUT", at + "?if_version=1", "{}");
+    EXPECT_EQ(late.status, 409) << late.text;
+    auto const bad = co_await bench.ask("PUT", at, R"({"rules":[{"hosts":["10.0.0.1"]}]})");
+    EXPECT_EQ(bad.status, 400);
+    EXPECT_THAT(bad.message(), HasSubstr("10.0.0.1"));
+    auto const gone = co_await bench.ask("DELETE", at);
+    EXPECT_EQ(gone["version"], 3) << gone.text;
+    auto const none = co_await bench.ask("GET", at);
+    EXPECT_TRUE(none["levels"].as_array().empty());
+    EXPECT_EQ(none["generation"], 3);
+  });
+}
+
+TEST(Policy, LevelsNarrowAndChangesReachSandboxesThatRun) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await with_uplink(bench);
+    auto const project = "/v1/policies/project/" + bench.world.project;
+    auto const first = co_await bench.ask("PUT", project, two_rules);
+    EXPECT_EQ(first.status, 200) << first.text;
+    EXPECT_TRUE(first["sandboxes"].as_array().empty());
+    auto const id = co_await bench.sandbox();
+    EXPECT_EQ(bench.worker.starts.back().policy->levels.at(0).level, "project")
+        << "a sandbox without a policy of its own has its project's";
+    auto const platform = co_await bench.ask(
+        "PUT",
+        "/v1/policies/platform/-",
+        R"({"posture":"open","rules":[{"id":"never","hosts":["packages.example"],"action":"deny"}]})");
+    EXPECT_EQ(platform.status, 200) << platform.text;
+    EXPECT_EQ(platform["sandboxes"].at(0).at("in_force"), true) << platform.text;
+    EXPECT_EQ(platform["sandboxes"].at(0).at("cut"), 1);
+    EXPECT_EQ(bench.worker.policies.back().first, id);
+    EXPECT_EQ(bench.worker.policies.back().second.policy.generation, 2u);
+    auto const said = co_await bench.ask(
+        "GET", "/v1/sandboxes/" + id + "/policy/explain?url=https://packages.example/");
+    EXPECT_EQ(said.str("level"), "platform") << said.text;
+    EXPECT_EQ(said.str("rule"), "never");
+    // What only limits gives nothing.
+    auto const gone = co_await bench.ask("DELETE", project);
+    EXPECT_EQ(gone.status, 200) << gone.text;
+    EXPECT_EQ(bench.worker.policies.back().second.policy.levels.back().policy.posture,
+              wire::Posture::blocked);
+    bench.worker.policy_refusal =
+        base::Error(base::Code::unavailable, "the sandbox's network is off: not acknowledged");
+    auto const seen = co_await bench.ask("PUT", project, two_rules);
+    EXPECT_EQ(seen.status, 200) << "of a level, failures are told one by one";
+    EXPECT_EQ(seen["sandboxes"].at(0).at("in_force"), false);
+    EXPECT_THAT(seen.text, HasSubstr("the sandbox's network is off"));
+    auto const own = co_await bench.ask("PUT", "/v1/sandboxes/" + id + "/policy", two_rules);
+    EXPECT_EQ(own.status, 503) << own.text;
+    EXPECT_THAT(own.message(), HasSubstr("stored as version 1, but it is not in force"));
+    auto const history = co_await bench.ask("GET", project + "/versions");
+    EXPECT_EQ(history["versions"].as_array().size(), 3u) << history.text;
+    auto const admin = co_await bench.make_key_of(bench.world.project, store::Role::admin);
+    auto const denied = co_await bench.ask("PUT", "/v1/policies/platform/-", "{}", admin);
+    EXPECT_EQ(denied.status, 403);
+    auto const own_project = co_await bench.ask("PUT", project, "{}", admin);
+    EXPECT_EQ(own_project.status, 200);
+    for (auto const* nowhere :
+         {"/v1/policies/planet/x", "/v1/policies/platform/x", "/v1/policies/project/p0"}) {
+      auto const answer = co_await bench.ask("PUT", nowhere, "{}");
+      EXPECT_EQ(answer.status, 404) << nowhere;
+    }
+  });
+}
+
+TEST(Policy, DecisionsAreStreamedAndSuggested) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    bench.worker.decisions =
+        R"({"time":"t","sandbox":"x","kind":"dns","decision":"denied","reason":"no_rule","host":"a.example"})"
+        "\n"
+        R"({"kind":"request","decision":"denied","reason":"path_not_allowed","host":"b.example","port":8443,"method":"POST","path":"/v1/x"})"
+        "\n"
+        R"({"kind":"request","decision":"denied","reason":"denied_by_rule","host":"never.example"})"
+        "\n\n"
+        R"({"kind":"dns","decision":"denied","reason":"no_rule","host":"???"})"
+        "\n"
+        R"({"kind":"connection","decision":"allowed","host":"c.example"})"
+        "\n";
+    auto const said = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/policy/suggestions");
+    EXPECT_EQ(said.status, 200) << said.text;
+    EXPECT_EQ(said["rules"].as_array().size(), 2u) << said.text;
+    EXPECT_EQ(said["rules"].at(0).at("hosts").at(0), "a.example");
+    EXPECT_EQ(said["rules"].at(1).at("http").at("paths").at(0), "/v1/x");
+    EXPECT_EQ(said["rules"].at(1).at("ports").at(0), 8443);
+    auto const stream = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/decisions?follow=0");
+    EXPECT_EQ(count_of(stream.text, "event: decision"), 5u) << stream.text;
+    auto const page = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/audit?after=2&limit=10");
+    EXPECT_EQ(page["records"].at(0).at("host"), "a.example") << page.text;
+    auto const no_page = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/audit?after=x");
+    EXPECT_EQ(no_page.status, 400);
+    auto const odd = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/decisions?follow=2");
+    EXPECT_EQ(odd.status, 400);
+  });
+}
+
+/// As the broker answers, without its secrets.
+class FakeBroker final : public http::Handler {
+ public:
+  FakeBroker(asio::any_io_executor executor, std::string const& socket) : server_(executor, *this) {
+    auto listener = net::listen_unix(executor, socket);
+    server_.listen(std::move(*listener));
+  }
+
+  asio::awaitable<void> handle(http::Request& request, http::ResponseWriter& response) override {
+    auto const body = co_await request.body.read_all(1 << 20);
+    auto const seal = wire::decode_text<wire::Seal>(body.value_or(""));
+    if (!seal) throw std::runtime_error("the broker was asked " + body.value_or(""));
+    seals.push_back(*seal);
+    wire::Sealed const sealed{
+        seal->credential, seal->version, seal->binding, "key-1", "aa", sha256_hex(seal->value)};
+    auto sent = co_await response.send({200, {}, wire::encode_text(sealed)});
+    static_cast<void>(sent);
+  }
+
+  asio::awaitable<void> close() { return server_.close(100ms); }
+
+  std::vector<wire::Seal> seals;
+
+ private:
+  http::Server server_;
+};
+
+TEST(Credential, IsSealedLeasedRotatedRevokedAndNeverShown) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    fs::create_directories(bench.config.run_dir + "/broker");
+    co_await with_uplink(bench);
+    FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    std::string const canary = "canary-7f3a-value";
+    auto const put = co_await bench.ask(
+        "PUT",
+        "/v1/credentials/llm-key",
+        R"({"value":")" + canary +
+            R"(","profile":"anthropic","binding":{"hosts":["api.llm.example"]}})");
+    EXPECT_EQ(put.status, 200) << put.text;
+    EXPECT_EQ(put["binding"].at("header"), "x-api-key");
+    EXPECT_EQ(put["binding"].at("hosts").at(0), "api.llm.example");
+    auto const rule =
+        R"({"posture":"allowlist","rules":[{"id":"llm","hosts":["api.llm.example"],"inject":[{"credential":"llm-key"}]}]})";
+    auto const id = co_await bench.sandbox(fmt::format(R"({{"policy":{}}})", rule));
+    EXPECT_EQ(bench.worker.starts.back().credentials.size(), 1u);
+    EXPECT_EQ(bench.worker.starts.back().credentials.at(0).name, "llm-key");
+    auto const rotated =
+        co_await bench.ask("PUT", "/v1/credentials/llm-key/value", R"({"value":"canary-second"})");
+    EXPECT_EQ(rotated["version"], 2) << rotated.text;
+    EXPECT_EQ(rotated["sandboxes"].at(0).at("in_force"), true) << rotated.text;
+    EXPECT_EQ(bench.worker.policies.back().second.credentials->at(0).sealed.version, 2u);
+    auto const granted = co_await bench.ask(
+        "PUT", "/v1/credentials/llm-key/grants", R"({"sandboxes":["i00000000000000000000"]})");
+    EXPECT_EQ(granted.status, 200) << granted.text;
+    EXPECT_TRUE(bench.worker.policies.back().second.credentials->empty());
+    auto const refused =
+        co_await bench.ask("POST", "/v1/sandboxes", fmt::format(R"({{"policy":{}}})", rule));
+    EXPECT_EQ(refused.status, 400) << refused.text;
+    EXPECT_THAT(refused.message(), HasSubstr("granted to other sandboxes"));
+    auto const wide =
+        co_await bench.ask("PUT", "/v1/credentials/llm-key/grants", R"({"sandboxes":[]})");
+    EXPECT_EQ(bench.worker.policies.back().second.credentials->size(), 1u) << wide.text;
+    auto const revoked = co_await bench.ask("POST", "/v1/credentials/llm-key/revoke");
+    EXPECT_EQ(revoked.str("state"), "revoked") << revoked.text;
+    EXPECT_TRUE(bench.worker.policies.back().second.credentials->empty());
+    auto const shown = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/policy");
+    EXPECT_THAT(shown.text, HasSubstr("it is revoked"));
+    auto const list = co_await bench.ask("GET", "/v1/credentials");
+    EXPECT_EQ(list["credentials"].as_array().size(), 1u);
+    EXPECT_EQ(broker.seals.size(), 2u);
+    co_await async::sleep_for(1200ms);  // the uses of keys are written by then
+    for (auto const* table : {"credentials",
+                              "credential_versions",
+                              "policies",
+                              "events",
+                              "key_uses",
+                              "idempotency_keys"}) {
+      auto const rows = store::testing::query(
+          bench.database.conninfo, fmt::format("select row_to_json(t)::text from {} t", table));
+      for (auto const& row : rows)
+        EXPECT_THAT(row, Not(HasSubstr("canary"))) << table;
+    }
+    for (auto const* answer : {&put, &rotated, &list, &revoked})
+      EXPECT_THAT(answer->text, Not(HasSubstr("canary")));
+    auto const removed = co_await bench.ask("DELETE", "/v1/credentials/llm-key");
+    EXPECT_EQ(removed.str("state"), "removed") << removed.text;
+    co_await broker.close();
+  });
+}
+
+TEST(Credential, BadOnesAreRefusedAndWithoutABrokerNothingIsStored) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    for (auto const* bad : {"{}",
+                            R"({"value":"x","binding":{"hots":[]}})",
+                            R"({"value":7})",
+                            R"({"value":"x","profile":"nobody"})"}) {
+      auto const answer = co_await bench.ask("PUT", "/v1/credentials/other", bad);
+      EXPECT_EQ(answer.status, 400) << bad << answer.text;
+    }
+    auto const member = co_await bench.make_key_of(bench.world.project, store::Role::member);
+    auto const not_may =
+        co_await bench.ask("PUT", "/v1/credentials/other", R"({"value":"x"})", member);
+    EXPECT_EQ(not_may.status, 403);
+    auto const put =
+        co_await bench.ask("PUT",
+                           "/v1/credentials/k",
+                           R"({"value":"canary","binding":{"hosts":["a.example"],"header":"x"}})");
+    EXPECT_EQ(put.status, 503) << put.text;
+    EXPECT_THAT(put.message(), HasSubstr("nothing was stored"));
+    auto const list = co_await bench.ask("GET", "/v1/credentials");
+    EXPECT_TRUE(list["credentials"].as_array().empty());
+  });
+}
+
+}  // namespace
+}  // namespace controlplane
