@@ -6,6 +6,7 @@
 #include "cli/up.hpp"
 #include "hostd/uplink.hpp"
 #include "os/netns.hpp"
+#include "wire/codec.hpp"
 
 #include <cstdio>
 #include <filesystem>
@@ -82,6 +83,39 @@ base::Result<void> start_for_the_end(wire::Config const& config) {
                     "the programs did not start to end what is left");
 }
 
+/// Said to the supervisor, or rather to the step that it runs.
+base::Result<void> mark_stop(wire::Config const& config, bool suspends) {
+  (void)unlink(suspends_report_path(config).c_str());
+  if (!suspends) return write_file(no_suspend_path(config), "", 0644);
+  (void)unlink(no_suspend_path(config).c_str());
+  return {};
+}
+
+struct NotSuspended {
+  std::string sandbox, why;
+};
+BOOST_DESCRIBE_STRUCT(NotSuspended, (), (sandbox, why))
+
+struct SuspendReport {
+  std::uint64_t suspended = 0;
+  std::vector<NotSuspended> failed;
+};
+BOOST_DESCRIBE_STRUCT(SuspendReport, (), (suspended, failed))
+
+void tell_suspended(wire::Config const& config) {
+  auto text = read_file(suspends_report_path(config));
+  if (!text) return;  // none ran, or it was not asked for
+  auto const report = wire::decode_text<SuspendReport>(*text, wire::UnknownKeys::ignore);
+  if (!report) return;
+  if (report->suspended > 0)
+    fmt::print(stderr,
+               "{} sandbox{} suspended; after the next start they go on: space sandbox resume ID\n",
+               report->suspended,
+               report->suspended == 1 ? " is" : "es are");
+  for (auto const& one : report->failed)
+    fmt::print(stderr, "space: {} was not suspended and has ended: {}\n", one.sandbox, one.why);
+}
+
 int down(DownOptions const& options) {
   auto const complain = [](base::Error const& error) {
     fmt::print(stderr, "space: {}\n", error.message());
@@ -107,13 +141,17 @@ int down(DownOptions const& options) {
       progress.failed();
   }
   if (read_supervisor(*config)) {
-    progress.begin("stop the programs");
-    auto stopped = stop_supervisor(*config, std::chrono::seconds(150));
+    bool const suspends = !options.no_suspend && !options.purge;
+    auto marked = mark_stop(*config, suspends);
+    if (!marked) return complain(marked.error());
+    progress.begin(suspends ? "suspend the sandboxes and stop the programs" : "stop the programs");
+    auto stopped = stop_supervisor(*config, std::chrono::seconds(270));
     if (!stopped) {
       progress.failed();
       return complain(stopped.error());
     }
     progress.done();
+    tell_suspended(*config);
   } else {
     fmt::print(stderr, "The platform does not run.\n");
   }

@@ -128,10 +128,12 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
 void add_down(CLI::App& root, Action& action) {
   auto stop = std::make_shared<DownOptions>();
   auto* down_verb =
-      root.add_subcommand("down", "Stop the platform, its sandboxes included; the data stay");
+      root.add_subcommand("down", "Suspend the sandboxes and stop the platform; the data stay");
   down_verb->add_option(
       "--data-dir", stop->data_dir, "which installation (default /var/lib/space)");
   down_verb->add_flag("--purge", stop->purge, "remove its data as well");
+  down_verb->add_flag(
+      "--no-suspend", stop->no_suspend, "end the sandboxes that run instead of suspending them");
   down_verb->callback([stop, &action] { action = [stop] { return down(*stop); }; });
 }
 
@@ -152,6 +154,10 @@ void add_sandbox_create(Tree const& tree, CLI::App* noun) {
   app->add_option("--disk", options->disk, "like 4GiB");
   app->add_option("--timeout", options->timeout, "its life, like 30m, or none (default 1h)");
   app->add_option("--on-timeout", options->on_timeout, "delete or suspend (default delete)");
+  app->add_option("--snapshot", options->snapshot, "start from this one (id or name) instead");
+  app->add_option("--idle-timeout",
+                  options->idle_timeout,
+                  "unused for that long it is suspended, like 30m, or none (default 6h)");
   app->add_option("-e,--env", options->env, "NAME=VALUE for every command; may be repeated")
       ->allow_extra_args(false);
   app->add_option("-m,--metadata", options->metadata, "NAME=VALUE to find it by; may be repeated")
@@ -212,6 +218,7 @@ void add_sandbox(Tree const& tree) {
   timeout->add_option("DURATION", *duration, "like 30m, or none")->required();
   tree.verb(timeout,
             [id, duration](Session session) { return sandbox_timeout(session, *id, *duration); });
+  add_lives(tree, noun);
 }
 
 void add_command_options(CLI::App* app, ExecOptions& options) {
@@ -293,6 +300,7 @@ void add_lists(Tree const& tree) {
   tree.verb(
       node_noun->add_subcommand("list", "All hosts, what they can and what they hold")->alias("ls"),
       [](Session session) { return node_list(session); });
+  add_drain(tree, node_noun);
 
   auto* operation_noun = tree.noun("operation", "Changes that take time");
   auto id = std::make_shared<std::string>();
@@ -324,6 +332,11 @@ void add_bench(Tree const& tree) {
   create->add_option("--template", options->template_name, "which template (default base)");
   create->add_option("--memory", options->memory, "like 512MiB");
   create->add_option("--json-file", options->json_file, "write the whole result here as well");
+  create
+      ->add_option("--settle",
+                   options->settle_s,
+                   "seconds between two creates, so that warm machines are replaced meanwhile")
+      ->check(CLI::Range(0, 3600));
   tree.verb(create, options, &bench_create);
 }
 
@@ -434,6 +447,7 @@ int run(std::vector<std::string> const& arguments) {
   add_credential(tree);
   add_audit(tree);
   add_lists(tree);
+  add_snapshot(tree);
   add_local(tree);
   add_selftest(tree);
   add_bench(tree);

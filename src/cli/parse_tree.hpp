@@ -42,6 +42,11 @@ struct Tree {
   }
 };
 
+// parse_lives.cpp
+void add_lives(Tree const& tree, CLI::App* sandbox_noun);
+void add_snapshot(Tree const& tree);
+void add_drain(Tree const& tree, CLI::App* node_noun);
+
 // parse_network.cpp
 void add_selftest(Tree const& tree);
 void add_policy(Tree const& tree);

@@ -43,6 +43,14 @@ base::Result<json::object> body_of(CreateOptions const& options) {
     body["timeout_s"] = *seconds;
   }
   if (!options.on_timeout.empty()) body["on_timeout"] = options.on_timeout;
+  if (!options.snapshot.empty()) body["snapshot"] = options.snapshot;
+  if (options.idle_timeout == "none") {
+    body["idle_timeout_s"] = 0;
+  } else if (!options.idle_timeout.empty()) {
+    auto seconds = parse_duration(options.idle_timeout);
+    if (!seconds) return base::passing(seconds);
+    body["idle_timeout_s"] = *seconds;
+  }
   if (options.insecure) body["secure"] = false;
   auto policy = policy_of(options.allow, options.policy_file);
   if (!policy) return base::passing(policy);
@@ -170,6 +178,12 @@ asio::awaitable<int> sandbox_show(Session session, std::string id) {
   add("node", text_of(*sandbox, "node"));
   add("created", text_of(*sandbox, "created_at"));
   add("timeout", text_of(*sandbox, "deadline_at"));
+  add("suspended", text_of(*sandbox, "suspended_at"));
+  if (auto const bytes = number_of(*sandbox, "suspended_bytes"); bytes > 0)
+    add("on disk", fmt::format("{} MiB", bytes >> 20));
+  add("problem", text_of(*sandbox, "problem"));
+  add("forked from", text_of(*sandbox, "parent"));
+  add("snapshot", text_of(*sandbox, "snapshot"));
   add("address", fmt::format("PORT-{}.{}", text_of(*sandbox, "id"), text_of(*sandbox, "domain")));
   auto const& metadata = member_of(*sandbox, "metadata");
   if (auto const* pairs = metadata.if_object()) {

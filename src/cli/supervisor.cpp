@@ -236,7 +236,8 @@ base::Result<void> Supervisor::prepare() {
                   {},
                   config_));
     farewell_.back().second.farewell = true;
-    farewell_.back().second.stop_limit = 60s;
+    // Suspending takes its time, and says itself when it gives up.
+    farewell_.back().second.stop_limit = verb == std::string_view("end-sandboxes") ? 180s : 60s;
   }
   return {};
 }

@@ -1,11 +1,13 @@
 #include "async/task.hpp"
 #include "base/log.hpp"
+#include "cli/layout.hpp"
 #include "cli/up.hpp"
 #include "hostd/client.hpp"
 #include "http/client.hpp"
 #include "wire/worker.hpp"
 
 #include <boost/asio/this_coro.hpp>
+#include <unistd.h>
 
 /// The two steps between a running installation and a stopped one. Both may be repeated and both do
 /// as much as they can: what one cannot end, the next or the next start finds again.
@@ -28,6 +30,7 @@ class Worker {
 
   async::Task<Listing> list();
   asio::awaitable<void> end(std::string sandbox, std::uint64_t epoch, base::Deadline deadline);
+  asio::awaitable<void> suspend(std::string sandbox, std::uint64_t epoch, base::Deadline deadline);
 
  private:
   http::Client client_;
@@ -55,9 +58,66 @@ asio::awaitable<void> Worker::end(std::string sandbox,
   }
 }
 
+asio::awaitable<void> Worker::suspend(std::string sandbox,
+                                      std::uint64_t epoch,
+                                      base::Deadline deadline) {
+  http::RequestHead head{"POST",
+                         fmt::format("/sandboxes/{}/suspend", sandbox),
+                         {{"Host", "worker"}, {"Content-Type", "application/json"}}};
+  auto body = wire::encode_text(wire::Epoch{epoch});
+  auto done = co_await client_.request(std::move(head), std::move(body), deadline);
+  if (done && done->status / 100 == 2) {
+    base::log::info("sandbox_suspended", {{"sandbox", sandbox}});
+  } else {
+    base::log::warn("sandbox_not_suspended",
+                    {{"sandbox", sandbox}, {"reason", done ? done->body : done.error().message()}});
+  }
+}
+
+/// The platform does it as for anybody who asks, with rows and operations. Its answer as it is.
+async::Task<std::string> suspend_by_platform(wire::Config config) {
+  http::Client client(co_await asio::this_coro::executor,
+                      [path = config.internal_socket()] { return net::connect_unix(path); });
+  http::RequestHead head{
+      "POST", "/suspend?node=" + http::percent_encode(config.node_name), {{"Host", "internal"}}};
+  auto response = co_await client.request(std::move(head), {}, base::system_clock().in(120s));
+  if (!response) co_return base::passing(response);
+  if (response->status != 200)
+    co_return base::fail(base::Code::unavailable, "it answered: " + response->body);
+  co_return std::move(response->body);
+}
+
+/// Without the platform: its worker alone. A controller finds them suspended at the next start.
+asio::awaitable<void> suspend_by_worker(Worker* worker, std::vector<wire::WorkerSandbox> list) {
+  async::TaskGroup group(co_await asio::this_coro::executor);
+  auto const deadline = base::system_clock().in(100s);
+  for (auto const& one : list) {
+    if (one.state == "running" || one.state == "paused")
+      group.spawn("suspend", worker->suspend(one.sandbox, one.epoch, deadline));
+  }
+  co_await group.join();
+}
+
+asio::awaitable<void> suspend_what_runs(wire::Config config, Worker* worker) {
+  auto report = co_await suspend_by_platform(config);
+  if (report) {
+    base::log::info("sandboxes_suspended", {{"report", *report}});
+    auto wrote = write_file(suspends_report_path(config), *report, 0644);
+    if (!wrote) base::log::warn("report_not_written", {{"reason", wrote.error().message()}});
+    co_return;
+  }
+  base::log::warn("platform_does_not_suspend",
+                  {{"reason", report.error().message()}, {"detail", report.error().detail()}});
+  auto listing = co_await worker->list();
+  if (listing) co_await suspend_by_worker(worker, std::move(listing->sandboxes));
+}
+
 asio::awaitable<int> end_all(wire::Config config) {
   auto executor = co_await asio::this_coro::executor;
   Worker worker(executor, config.worker_socket());
+  bool const only_end = access(no_suspend_path(config).c_str(), F_OK) == 0;
+  (void)unlink(no_suspend_path(config).c_str());
+  if (!only_end) co_await suspend_what_runs(config, &worker);
   auto listing = co_await worker.list();
   if (!listing) {
     base::log::warn("worker_not_reached", {{"reason", listing.error().message()}});
@@ -65,13 +125,22 @@ asio::awaitable<int> end_all(wire::Config config) {
   }
   auto const deadline = base::system_clock().in(50s);
   async::TaskGroup group(executor);
-  for (auto const& one : listing->sandboxes)
-    group.spawn("end sandbox", worker.end(one.sandbox, one.epoch, deadline));
+  for (auto const& one : listing->sandboxes) {
+    if (one.state != "suspended") group.spawn("end", worker.end(one.sandbox, one.epoch, deadline));
+  }
   co_await group.join();
   co_return 0;
 }
 
 }  // namespace
+
+std::string no_suspend_path(wire::Config const& config) {
+  return config.run_dir + "/no-suspend";
+}
+
+std::string suspends_report_path(wire::Config const& config) {
+  return config.run_dir + "/suspended.json";
+}
 
 int end_sandboxes(std::string const& config_path) {
   base::log::configure("space-end-sandboxes", base::log::Level::info);

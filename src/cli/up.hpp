@@ -30,6 +30,7 @@ int up(UpOptions const& options);
 struct DownOptions {
   std::string run_dir, data_dir;  // "" = SPACE_RUN_DIR, SPACE_DATA_DIR or the default
   bool purge = false;
+  bool no_suspend = false;
 };
 
 int down(DownOptions const& options);
@@ -37,8 +38,14 @@ int down(DownOptions const& options);
 /// `space supervise`, started by up().
 int run_supervisor(std::string const& config_path);
 
-/// `space end-sandboxes`: asks the worker of a configuration to end what runs there.
+/// `space end-sandboxes`: suspends what runs on a host, then asks its worker to end what could not
+/// be suspended. What came of it is in suspends_report_path().
 int end_sandboxes(std::string const& config_path);
+
+/// While this file is there, the next stop ends sandboxes instead of suspending them.
+std::string no_suspend_path(wire::Config const& config);
+/// {"suspended":N,"failed":[{"sandbox","why"}]} of the last stop.
+std::string suspends_report_path(wire::Config const& config);
 
 /// `space clear-slots`: hostd removes every slot, whatever lives in it. Only for an installation
 /// that stops.

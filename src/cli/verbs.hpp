@@ -11,6 +11,7 @@ namespace cli {
 struct CreateOptions {
   std::string template_name;
   std::optional<std::uint32_t> vcpus;
+  std::string snapshot, idle_timeout;
   std::string memory, disk, timeout, on_timeout;  // with units; "" = the server's default
   std::vector<std::string> env, metadata;         // NAME=VALUE
   std::vector<std::string> allow;                 // see policy_verbs.hpp
@@ -75,6 +76,7 @@ asio::awaitable<int> events(Session session, EventOptions options);
 
 struct BenchOptions {
   std::uint32_t count = 10, concurrency = 1;
+  std::uint32_t settle_s = 0;  // between two creates, for what is made ahead
   std::string template_name, memory;
   std::string json_file;
 };
