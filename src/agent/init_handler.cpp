@@ -13,6 +13,10 @@ bool is_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
 }
 
+bool is_key(std::string_view text) {
+  return text.size() == 64 && is_hex(text);
+}
+
 std::string bytes_of_hex(std::string_view hex) {
   std::string out;
   out.reserve(hex.size() / 2);
@@ -170,10 +174,12 @@ http::Response InitHandler::apply(std::string_view body) {
   if (!context_.init_key.empty()) {
     if (!context_.init_key.equals(init->init_key))
       return json_error(401, "this key does not open this machine");
-  } else if (init->init_key.size() != 64 || !is_hex(init->init_key)) {
+  } else if (!is_key(init->init_key)) {
     return json_error(400, "init_key: expected 64 hex digits");
   }
   auto problem = problem_of(*init);
+  if (!init->next_init_key.empty() && !is_key(init->next_init_key))
+    problem = "next_init_key: expected 64 hex digits";
   if (problem.empty()) problem = names_problem_of(*init);
   base::Result<base::WallTime> time;
   if (problem.empty() && !init->timestamp.empty()) {
@@ -196,7 +202,8 @@ void InitHandler::take(wire::AgentInit init) {
   machine_.grow_root();  // a machine that goes on from a snapshot may have got a larger disk
   if (!init.hostname.empty()) machine_.set_hostname(init.hostname);
   if (!init.machine_id.empty()) machine_.set_machine_id(init.machine_id);
-  context_.init_key = base::Secret(std::move(init.init_key));
+  context_.init_key =
+      base::Secret(std::move(init.next_init_key.empty() ? init.init_key : init.next_init_key));
   if (init.accessToken) context_.access_token = base::Secret(std::move(*init.accessToken));
   if (init.caBundle) {
     machine_.trust_authority(*init.caBundle);

@@ -33,6 +33,24 @@ TEST(Init, TheFirstCallSetsTheKeyAndLaterOnesMustCarryIt) {
   });
 }
 
+TEST(Init, TheKeyIsReplacedByWhoHasIt) {
+  with_guest([](Guest& guest) -> asio::awaitable<void> {
+    co_await init(guest, key);
+    auto const next = R"(,"next_init_key":")" + other_key + "\"";
+    auto const stranger = co_await init(guest, other_key, next);
+    EXPECT_EQ(stranger.status, 401);
+    auto const bad = co_await init(guest, key, R"(,"next_init_key":"short","accessToken":"t1")");
+    EXPECT_EQ(bad.status, 400);
+    EXPECT_TRUE(guest.agent->context().access_token.empty()) << "a refused call changes nothing";
+    auto const replaced = co_await init(guest, key, next);
+    EXPECT_EQ(replaced.status, 204) << replaced.body;
+    auto const old = co_await init(guest, key);
+    EXPECT_EQ(old.status, 401);
+    auto const kept = co_await init(guest, other_key);
+    EXPECT_EQ(kept.status, 204);
+  });
+}
+
 TEST(Init, GivesTheMachineItsIdentity) {
   with_guest([](Guest& guest) -> asio::awaitable<void> {
     auto const more = fmt::format(

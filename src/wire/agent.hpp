@@ -3,12 +3,14 @@
 #include "wire/codec.hpp"
 
 /// POST /init of the agent: the worker tells a fresh guest who it is. The first call after boot is open (no
-/// user process runs yet) and sets `init_key`; every later call must carry the same key. What is absent or
-/// empty stays as it is, so a new access token alone is a whole call. 204.
+/// user process runs yet) and sets `init_key`; every later call must carry the same key, and may bring the one
+/// that is to be carried from then on: clones of one saved machine begin with one key, and each gets its own.
+/// What is absent or empty stays as it is, so a new access token alone is a whole call. 204.
 namespace wire {
 
 struct AgentInit {
   std::string init_key;      // 64 hex digits, known to the worker alone
+  std::string next_init_key; // 64 hex digits; "" = the key stays
   std::string nonce;         // echoed in the header `X-Space-Nonce` of the answer
   std::string entropy;       // ≥ 64 hex digits, credited to the kernel's pool
   std::string timestamp;     // RFC 3339: the guest's clock is stepped to it
@@ -22,7 +24,7 @@ struct AgentInit {
   static bool required(std::string_view name) { return name == "init_key"; }
 };
 BOOST_DESCRIBE_STRUCT(AgentInit, (),
-                      (init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir,
+                      (init_key, next_init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir,
                        caBundle))
 
 /// The version of the in-guest protocol that the agent implements.

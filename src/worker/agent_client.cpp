@@ -27,15 +27,6 @@ async::Task<http::Response> call(http::Connection* connection,
   co_return response;
 }
 
-async::Task<void> init_again(net::Stream stream, std::string body, std::string nonce) {
-  http::Connection connection(std::move(stream));
-  http::RequestHead head{
-      "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
-  auto const reply = co_await call(&connection, std::move(head), std::move(body));
-  if (!reply) co_return std::unexpected(reply.error());
-  co_return judge_init_reply(reply->status, reply->headers, reply->body, nonce);
-}
-
 async::Task<void> ask_health(http::Connection* connection) {
   auto const health = co_await call(connection, {"GET", "/health", {{"Host", "sandbox"}}}, {});
   if (!health) co_return std::unexpected(health.error());
@@ -47,6 +38,19 @@ async::Task<void> ask_health(http::Connection* connection) {
   co_return base::Result<void>();
 }
 
+async::Task<void> tell(http::Connection* connection, std::string body, std::string nonce) {
+  http::RequestHead head{
+      "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
+  auto const reply = co_await call(connection, std::move(head), std::move(body));
+  if (!reply) co_return std::unexpected(reply.error());
+  co_return judge_init_reply(reply->status, reply->headers, reply->body, nonce);
+}
+
+async::Task<void> init_again(net::Stream stream, std::string body, std::string nonce) {
+  http::Connection connection(std::move(stream));
+  co_return co_await tell(&connection, std::move(body), std::move(nonce));
+}
+
 async::Task<void> health_then_init(net::Stream stream,
                                    wire::AgentInit init,
                                    std::function<void()> on_answer) {
@@ -54,11 +58,7 @@ async::Task<void> health_then_init(net::Stream stream,
   auto const healthy = co_await ask_health(&connection);
   if (!healthy) co_return std::unexpected(healthy.error());
   if (on_answer) on_answer();
-  http::RequestHead head{
-      "POST", "/init", {{"Host", "sandbox"}, {"Content-Type", "application/json"}}};
-  auto const reply = co_await call(&connection, std::move(head), wire::encode_text(init));
-  if (!reply) co_return std::unexpected(reply.error());
-  co_return judge_init_reply(reply->status, reply->headers, reply->body, init.nonce);
+  co_return co_await tell(&connection, wire::encode_text(init), init.nonce);
 }
 
 /// A message of the Connect protocol: a flag byte, the length, the JSON.
@@ -75,11 +75,15 @@ constexpr std::string_view exercise =
     R"("echo ok; ls / >/dev/null; sh -c true; python3 -c 'import json, os, subprocess, sys'"]},)"
     R"("stdin":false})";
 
-async::Task<void> health_then_exercise(net::Stream stream, std::function<void()> on_answer) {
+async::Task<void> init_then_exercise(net::Stream stream,
+                                     wire::AgentInit init,
+                                     std::function<void()> on_answer) {
   http::Connection connection(std::move(stream));
   auto const healthy = co_await ask_health(&connection);
   if (!healthy) co_return std::unexpected(healthy.error());
   if (on_answer) on_answer();
+  auto told = co_await tell(&connection, wire::encode_text(init), init.nonce);
+  if (!told) co_return told;
   http::RequestHead head{"POST",
                          "/process.Process/Start",
                          {{"Host", "sandbox"},
@@ -122,10 +126,11 @@ async::Task<void> claim_agent(net::Stream connection,
 }
 
 async::Task<void> exercise_agent(net::Stream connection,
+                                 wire::AgentInit init,
                                  base::Deadline deadline,
                                  std::function<void()> on_answer) {
-  return async::with_deadline(deadline,
-                              health_then_exercise(std::move(connection), std::move(on_answer)));
+  return async::with_deadline(
+      deadline, init_then_exercise(std::move(connection), std::move(init), std::move(on_answer)));
 }
 
 async::Task<void> update_agent(net::Stream connection,

@@ -26,10 +26,12 @@ async::Task<void> claim_agent(net::Stream connection,
                               wire::AgentInit init,
                               base::Deadline deadline);
 
-/// GET /health of a machine that belongs to nobody yet, then what users run first: a login shell
-/// and an interpreter, so that nothing of them is new to the emulator or cold in memory. Only the
-/// answer to /health counts; a template may have neither program. Errors: as initialise_agent().
+/// GET /health of a machine that belongs to nobody yet, POST /init, then what users run first: a
+/// login shell and an interpreter, so that nothing of them is new to the emulator or cold in
+/// memory. Whether those run is not judged: a template may have neither. Errors: as
+/// initialise_agent().
 async::Task<void> exercise_agent(net::Stream connection,
+                                 wire::AgentInit init,
                                  base::Deadline deadline,
                                  std::function<void()> on_answer);
 

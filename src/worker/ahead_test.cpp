@@ -114,7 +114,8 @@ TEST_F(Ahead, ABaseSnapshotIsMadeByItselfAndTheNextCreateGoesOnFromIt) {
   life([this](Worker* worker, FakeAgent* agent) -> awaitable<void> {
     EXPECT_TRUE(co_await wait_base(worker));
     EXPECT_EQ(agent->exercises, 1);
-    EXPECT_EQ(agent->inits, 0) << "nobody was told who it is before the capture";
+    EXPECT_EQ(agent->inits, 1);
+    auto const saved_key = agent->last_init->init_key;
     EXPECT_EQ(rig_.hostd.machines(), 0U) << "the recorded machine is gone";
     EXPECT_EQ(rig_.disks(), 0U);
     EXPECT_EQ(journal_entries(), 0U);
@@ -134,6 +135,9 @@ TEST_F(Ahead, ABaseSnapshotIsMadeByItselfAndTheNextCreateGoesOnFromIt) {
                                         "agent_answered",
                                         "initialised"}));
     EXPECT_EQ(agent->last_init->hostname, request.sandbox);
+    EXPECT_EQ(agent->last_init->init_key, saved_key);
+    EXPECT_EQ(agent->last_init->next_init_key.size(), 64U);
+    EXPECT_NE(agent->last_init->next_init_key, saved_key) << "each clone gets a key of its own";
     EXPECT_GE(agent->last_init->entropy.size(), 64U);
     EXPECT_TRUE(co_await worker->end(request.sandbox, 1));
     auto cold = usual();
@@ -198,7 +202,7 @@ TEST_F(Ahead, WarmMachinesAreStoppedClaimedAndReplaced) {
     EXPECT_TRUE(co_await wait_ready(worker, 2));
     EXPECT_EQ(rig_.hostd.stops, 3) << "the recorded one, and those that wait";
     EXPECT_EQ(agent->exercises, 3);
-    EXPECT_EQ(agent->inits, 0);
+    EXPECT_EQ(agent->inits, 3);
     EXPECT_TRUE(worker->list().empty());
     EXPECT_EQ(worker->report().slots_used, 0U) << "they give way to everybody";
     auto const request = usual();

@@ -28,6 +28,7 @@ struct BaseManifest {
   std::uint32_t memory_mib = 0;
   std::uint32_t disk_mib = 0;
   std::uint64_t tsc_khz = 0;
+  std::string init_key;
   std::uint64_t state_bytes = 0;
   std::string state_sha256;
   std::string memory_sha256;
@@ -47,6 +48,7 @@ BOOST_DESCRIBE_STRUCT(BaseManifest,
                        memory_mib,
                        disk_mib,
                        tsc_khz,
+                       init_key,
                        state_bytes,
                        state_sha256,
                        memory_sha256,
@@ -142,7 +144,7 @@ base::Result<std::string> identity_of(std::string const& guest_fingerprint,
                                       std::string const& vmm_program) {
   auto program = sha256_of_file(vmm_program);
   if (!program) return base::passing(program, "look at the virtual machine monitor");
-  std::string all = "1\n" + guest_fingerprint + "\n" + *program + "\n" + processor();
+  std::string all = "2\n" + guest_fingerprint + "\n" + *program + "\n" + processor();
   for (bool const kvm : {false, true}) {
     vmm::QemuSpec spec;
     spec.kvm = kvm;
@@ -242,6 +244,7 @@ base::Result<void> BaseFiles::keep(BaseRecording const& recording, std::uint64_t
   manifest.memory_mib = shape.memory_mib;
   manifest.disk_mib = shape.disk_mib;
   manifest.tsc_khz = tsc_khz;
+  manifest.init_key = recording.init_key;
   manifest.state_bytes = state->size();
   manifest.state_sha256 = sha256_of(*state);
   manifest.memory_sha256 = std::move(*memory);
@@ -278,6 +281,7 @@ base::Result<std::shared_ptr<BaseSnapshot const>> BaseFiles::load(MachineShape c
   if (apart > manifest->tsc_khz / 1000)
     return unusable("this host's time-stamp counter has another rate now");
   out->tsc_khz = manifest->tsc_khz;
+  out->init_key = manifest->init_key;
   auto state = os::read_text(dir + "/state", state_bytes_max);
   if (!state || state->size() != manifest->state_bytes ||
       sha256_of(*state) != manifest->state_sha256)

@@ -39,9 +39,10 @@ struct BaseSnapshot {
   MachineShape shape;
   std::string key;
   std::uint64_t tsc_khz = 0;
-  std::string state;  // of the devices, as it was verified: no file is read again
-  os::Fd memory;      // read-only
-  os::Fd disk;        // read-only
+  std::string init_key;  // that its agent knows
+  std::string state;     // of the devices, as it was verified: no file is read again
+  os::Fd memory;         // read-only
+  os::Fd disk;           // read-only
   FileMark memory_mark;
   FileMark disk_mark;
 
@@ -55,6 +56,7 @@ struct BaseRecording {
   std::string dir;
   os::Fd memory;  // read-write, of the machine's size
   os::Fd state;   // read-write, empty
+  std::string init_key;
 };
 
 /// The base snapshots of a pool: `snapshots/base-<key>/{memory,state,disk.img,manifest.json}`. The

@@ -207,6 +207,7 @@ class Sandbox {
   bool slot_is_ours_ = false;
   bool end_asked_ = false;
   std::shared_ptr<BaseSnapshot const> base_;
+  std::string saved_key_;  // the init key of a guest that was saved; "" = it has the sandbox's
   std::shared_ptr<BaseRecording> recording_;
   bool wait_warm_ = false;
   bool claimed_ = false;

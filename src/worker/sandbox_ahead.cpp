@@ -12,8 +12,8 @@
 /// making of both. A machine that fails here is no sandbox's misfortune: its sandbox boots cold.
 ///
 /// What a resumed guest must not share with its siblings it gets before anything of its sandbox
-/// runs: no snapshot is taken of a guest that was told who it is, so the first POST /init of each
-/// clone steps the clock, credits fresh entropy, and sets name, machine id, token and key.
+/// runs: POST /init steps the clock, credits fresh entropy, and sets name, machine id, environment,
+/// token and the key for later calls. The key that it was saved with opens nothing but this call.
 namespace worker {
 
 namespace asio = boost::asio;
@@ -48,6 +48,7 @@ MachineShape Sandbox::shape() const {
 
 async::Task<void> Sandbox::restore_base() {
   entry_.base = base_->key;
+  saved_key_ = base_->init_key;
   auto prepared = co_await prepare();
   if (!prepared) co_return prepared;
   auto booted = co_await boot(vmm::MachineStart::restore);
@@ -75,6 +76,7 @@ async::Task<void> Sandbox::start_from_base() {
     co_await note_base_failed(false, answered.error().message());
     co_return answered;
   }
+  saved_key_.clear();
   host_.bases.worked(*base_);
   entry_.started_by = "base snapshot";
   co_return base::Result<void>();
@@ -104,6 +106,7 @@ asio::awaitable<void> Sandbox::begin_anew(base::Error why) {
   entry_.console_tail.clear();
   entry_.started_by.clear();
   entry_.base.clear();
+  saved_key_.clear();
   entry_.machine.clear();
   entry_.machine_epoch = 0;
   claimed_ = false;
@@ -113,8 +116,14 @@ asio::awaitable<void> Sandbox::begin_anew(base::Error why) {
 
 Sandbox::Talk Sandbox::exercise() {
   return [this](net::Stream stream, std::function<void()> on_answer) {
-    return exercise_agent(
-        std::move(stream), base::system_clock().in(host_.exercise_patience), std::move(on_answer));
+    auto init = agent_init();
+    init.next_init_key.clear();  // it is nobody's yet
+    init.accessToken = "";
+    init.envVars = std::map<std::string, std::string>{{"EXERCISE", "1"}};
+    return exercise_agent(std::move(stream),
+                          std::move(init),
+                          base::system_clock().in(host_.exercise_patience),
+                          std::move(on_answer));
   };
 }
 
@@ -199,6 +208,7 @@ async::Task<void> Sandbox::start_claimed() {
   };
   auto answered = co_await wait_for_agent(talk);
   if (!answered) co_return answered;
+  saved_key_.clear();
   if (SPACE_FAULT("worker.warm.claimed")) co_return injected();
   co_return base::Result<void>();
 }
@@ -213,6 +223,7 @@ async::Task<void> Sandbox::record() {
   if (!booted) co_return booted;
   auto answered = co_await wait_for_agent(exercise());
   if (!answered) co_return answered;
+  recording_->init_key = entry_.init_key;
   note_proof();
   if (SPACE_FAULT("worker.base.exercised")) co_return injected();
   auto captured =

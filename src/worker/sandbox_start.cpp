@@ -273,7 +273,8 @@ async::Task<void> Sandbox::reach_agent(Talk talk) {
 
 wire::AgentInit Sandbox::agent_init() const {
   wire::AgentInit init;
-  init.init_key = entry_.init_key;
+  init.init_key = saved_key_.empty() ? entry_.init_key : saved_key_;
+  if (!saved_key_.empty()) init.next_init_key = entry_.init_key;
   init.nonce = base::random_hex(16);
   init.entropy = base::random_hex(64);
   init.timestamp = base::to_rfc3339(base::system_clock().wall_now());
