@@ -70,6 +70,9 @@ store::asio::awaitable<void> Retention::round() {
   report("key_uses", dropped);
   dropped = co_await store_.metrics.trim(keep_.metrics, soon());
   report("metrics", dropped);
+  // After the history, whose sandboxes they are of.
+  dropped = co_await store_.policies.trim(soon());
+  report("policies", dropped);
 }
 
 }  // namespace controller

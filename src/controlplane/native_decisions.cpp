@@ -54,6 +54,17 @@ std::vector<wire::GatewayDecision> denied_in(std::string_view lines) {
   return out;
 }
 
+/// Was it allowed since?
+bool is_allowed_now(domain::EgressPolicy const& policy, wire::GatewayDecision const& one) {
+  auto const host = domain::HostName::parse(one.host);
+  if (!host) return false;
+  if (one.kind == "dns") return policy.knows_name(*host);
+  auto const port = one.port == 0 ? std::uint16_t{443} : one.port;
+  if (one.kind == "request")
+    return policy.judge_request({*host, port, one.method, one.path}).allowed;
+  return policy.judge_connection(*host, port).allowed;
+}
+
 template <class T> void add_once(std::vector<T>& list, T const& value) {
   if (std::ranges::find(list, value) == list.end() && list.size() < 64) list.push_back(value);
 }
@@ -63,8 +74,9 @@ template <class T> void add_once(std::vector<T>& list, T const& value) {
 std::vector<wire::PolicyRule> suggested_rules(std::vector<wire::GatewayDecision> const& denied) {
   std::map<std::string, wire::PolicyRule> by_host;
   for (auto const& one : denied) {
-    bool const missing = one.reason == "no_rule" || one.reason == "posture_blocked" ||
-                         one.reason == "method_not_allowed" || one.reason == "path_not_allowed";
+    bool const missing = one.reason == "name_not_allowed" || one.reason == "no_rule" ||
+                         one.reason == "posture_blocked" || one.reason == "method_not_allowed" ||
+                         one.reason == "path_not_allowed";
     auto const name = domain::HostName::parse(one.host);
     if (!missing || !name) continue;
     if (!by_host.contains(name->str()) && by_host.size() >= suggestions_max) continue;
@@ -169,7 +181,12 @@ async::Task<Reply> PolicyRoutes::suggest(Call& call) {
   auto text = co_await async::with_deadline(call.deadline,
                                             (*exchange)->body().read_all(decisions_bytes_max));
   if (!text) co_return base::passing(text, "read the decisions");
-  auto const denied = denied_in(*text);
+  auto plan = co_await network_.plan(network_of(*row), {}, call.deadline);
+  if (!plan) co_return base::passing(plan);
+  auto policy = domain::EgressPolicy::compile(plan->policy);
+  if (!policy) co_return base::passing(policy);
+  auto denied = denied_in(*text);
+  std::erase_if(denied, [&](auto const& one) { return is_allowed_now(**policy, one); });
   json::array rules;
   for (auto const& rule : suggested_rules(denied))
     rules.push_back(wire::encode(rule));

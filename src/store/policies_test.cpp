@@ -84,6 +84,36 @@ TEST(Policies, AChangeConcernsTheLiveSandboxesBelowIt) {
   });
 }
 
+TEST(Policies, TextsGoWithTheirSandboxes) {
+  DatabaseOptions options;
+  options.conninfo = Postgres::instance().make_database();
+  async::run_test(
+      [&]() -> asio::awaitable<void> {
+        Store store(co_await asio::this_coro::executor, options);
+        auto world = co_await make_world(store);
+        EXPECT_OK(world);
+        auto row = co_await store.sandboxes.create(new_sandbox(*world), soon());
+        EXPECT_OK(row);
+        for (auto const& [level, subject] :
+             std::vector<std::pair<std::string, std::string>>{{"sandbox", row->public_id},
+                                                              {"sandbox", "i-was-never-made"},
+                                                              {"project", "p-any"}}) {
+          auto put = co_await store.policies.put({level, subject, text("open"), "k1", {}}, soon());
+          EXPECT_OK(put);
+        }
+        auto early = co_await store.policies.trim(soon());
+        EXPECT_EQ(early.value_or(99), 0U) << "of a create that is under way, perhaps";
+        testing::query(options.conninfo,
+                       "update policies set updated_at = now() - interval '2 days' returning 1");
+        auto late = co_await store.policies.trim(soon());
+        EXPECT_EQ(late.value_or(99), 1U);
+        auto const left = testing::query(options.conninfo, "select subject from policy_versions");
+        EXPECT_EQ(left.size(), 2U);
+        co_await store.database.close();
+      },
+      60s);
+}
+
 TEST(Credentials, AreFoundByNameNearestFirstAndRotatedOnce) {
   with_store([](Store& store) -> asio::awaitable<void> {
     auto world = co_await make_world(store);
