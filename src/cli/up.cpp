@@ -269,6 +269,36 @@ void await_accelerator(wire::Config const& config) {
   }
 }
 
+/// The first sandboxes are to start as quickly as all later ones: the worker boots one machine of
+/// the template, keeps it as the base snapshot and makes the warm machines from it. Not a failure
+/// when it takes longer or cannot be: sandboxes start all the same, and say how.
+void await_warm_machines(wire::Config const& config, std::string const& build) {
+  if (config.warm_target == 0) return;
+  constexpr auto limit = 90s;
+  auto progress = Progress::on_stderr();
+  progress.begin("warm machines");
+  auto const start = base::system_clock().steady_now();
+  for (;;) {
+    auto const node = ask_worker(config);
+    auto const passed = base::system_clock().steady_now() - start;
+    if (!node) {
+      if (passed > limit) return progress.done(node.error().message());
+    } else {
+      for (auto const& snapshot : node->base_snapshots) {
+        if (snapshot.build == build && !snapshot.usable && !snapshot.reason.empty())
+          return progress.done("none: " + snapshot.reason);
+      }
+      auto const warm = std::ranges::find(node->warm, build, &wire::WarmReport::build);
+      if (warm != node->warm.end() && warm->ready >= warm->target)
+        return progress.done(fmt::format("{} of base", warm->ready));
+      if (passed > limit) return progress.done("still being made");
+    }
+    progress.update(static_cast<int>(passed * 100 / limit),
+                    "booting the first, the others from it");
+    (void)poll(nullptr, 0, 100);
+  }
+}
+
 /// The first admin key, once. The database knows only its hash, so a key whose file is lost is
 /// replaced.
 base::Result<void> ensure_admin_key(wire::Config const& config) {
@@ -434,6 +464,7 @@ int up(UpOptions const& options) {
   auto usable = await_build(config, build);
   if (!usable)
     return complain(usable.error(), "The programs run; their logs: " + config.data_dir + "/log");
+  await_warm_machines(config, build);
   show_address(config, options);
   return 0;
 }
