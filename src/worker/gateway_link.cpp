@@ -63,10 +63,18 @@ GatewayLink::GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest)
       changed_(host_.executor),
       tasks_(host_.executor) {}
 
+asio::awaitable<void> start_spare_gateway(hostd::Client hostd, std::uint32_t slot) {
+  auto const started =
+      co_await async::blocking([hostd, slot] { return hostd.start_gateway(slot); });
+  if (!started)
+    base::log::warn("spare_gateway_not_started",
+                    {{"slot", slot}, {"what", started.error().message()}});
+}
+
 void GatewayLink::begin(bool adopt) {
   guest_knows_one_ = adopt;
   if (!adopt) reach_.emplace();  // as slots are made
-  tasks_.spawn("gateway", live(adopt));
+  tasks_.spawn("gateway", live(adopt ? From::predecessor : From::spare));
 }
 
 /// Whoever is cancelled may go on a little before it notices: a child begun then would be waited
@@ -86,9 +94,9 @@ async::Task<void> GatewayLink::wait_open() {
   co_return base::Result<void>();
 }
 
-asio::awaitable<void> GatewayLink::live(bool adopt) {
+asio::awaitable<void> GatewayLink::live(From from) {
   for (;;) {
-    auto const connected = co_await connect(std::exchange(adopt, false));
+    auto const connected = co_await connect(std::exchange(from, From::nothing));
     if (connected) {
       co_await serve();
     } else {
@@ -112,15 +120,16 @@ asio::awaitable<void> GatewayLink::live(bool adopt) {
   }
 }
 
-async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
+async::Task<void> GatewayLink::adopt_or_start(From from) {
   auto gateway = base::Result<hostd::Gateway>();
-  if (adopt) {
+  if (from != From::nothing) {
     gateway = co_await async::blocking(
         [client = host_.hostd, slot = wanted_.slot] { return client.attach_gateway(slot); });
     if (!gateway && gateway.error().code() != base::Code::not_found)
       co_return base::passing(gateway);
   }
-  bool const fresh = !gateway;
+  bool const none = !gateway;
+  bool const fresh = none || from == From::spare;
   // Before a gateway listens the slot refuses whatever this lets through.
   auto reach = domain::reach_of(wanted_.policy);
   if (!reach) {
@@ -131,7 +140,7 @@ async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
   }
   auto told = co_await let_through(std::move(*reach));
   if (!told) co_return base::passing(told);
-  if (fresh) {
+  if (none) {
     gateway = co_await async::blocking(
         [client = host_.hostd, slot = wanted_.slot]() -> base::Result<hostd::Gateway> {
           // One that does not answer any more, or whose start we never heard of.
@@ -164,10 +173,10 @@ async::Task<void> GatewayLink::adopt_or_start(bool adopt) {
   co_return co_await send(start_command(std::move(*trusted)));
 }
 
-async::Task<void> GatewayLink::connect(bool adopt) {
+async::Task<void> GatewayLink::connect(From from) {
   if (SPACE_FAULT("worker.gateway.connect"))
     co_return base::fail(base::Code::internal, "a fault was injected here");
-  auto reached = co_await adopt_or_start(adopt);
+  auto reached = co_await adopt_or_start(from);
   if (!reached) co_return base::passing(reached, "start the gateway");
   leases_due_ = base::system_clock().steady_now();
   auto leased = co_await put_leases();

@@ -45,7 +45,8 @@ class GatewayLink {
 
   GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest);
 
-  /// Begins. `adopt`: a gateway of the worker before us may be there.
+  /// Begins. `adopt`: a gateway of the worker before us may be there, with this policy. Otherwise
+  /// the slot's spare one is taken, or a new one started.
   void begin(bool adopt);
   /// Until the policy is in force; or why it will not be.
   async::Task<void> wait_open();
@@ -66,9 +67,11 @@ class GatewayLink {
   enum class State : std::uint8_t { closed, open, off };
 
   void spawn(std::string_view name, boost::asio::awaitable<void> child);
-  boost::asio::awaitable<void> live(bool adopt);
-  async::Task<void> connect(bool adopt);
-  async::Task<void> adopt_or_start(bool adopt);
+  enum class From : std::uint8_t { nothing, spare, predecessor };
+
+  boost::asio::awaitable<void> live(From from);
+  async::Task<void> connect(From from);
+  async::Task<void> adopt_or_start(From from);
   boost::asio::awaitable<void> serve();
   boost::asio::awaitable<void> read_events();
   boost::asio::awaitable<void> tend();
@@ -113,6 +116,10 @@ class GatewayLink {
   async::Signal changed_;
   async::TaskGroup tasks_;
 };
+
+/// A gateway that waits for its sandbox, closed: so that none has to be started when one comes. No
+/// harm when it fails: the link starts one then.
+boost::asio::awaitable<void> start_spare_gateway(hostd::Client hostd, std::uint32_t slot);
 
 /// One decision as it stands in the audit log: fields that say nothing are left out. Pure.
 std::string audit_record(std::string const& sandbox,

@@ -140,6 +140,8 @@ async::Task<void> Sandbox::become_warm() {
   host_.bases.worked(*base_);
   auto stopped = co_await vmm_->pause(base::system_clock().in(command_patience));
   if (!stopped) co_return base::passing(stopped, "stop the warm machine");
+  // Its gateway waits with it, closed until a sandbox brings a policy.
+  if (host_.has_uplink()) co_await start_spare_gateway(host_.hostd, entry_.slot);
   entry_.started_by = "warm machine";
   auto noted = co_await write_journal("warm");
   if (!noted) co_return base::passing(noted, "note the warm machine");

@@ -11,6 +11,7 @@
 #include "os/netns.hpp"
 #include "os/packet_socket.hpp"
 #include "os/process.hpp"
+#include "os/text_file.hpp"
 
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -19,6 +20,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -199,6 +201,30 @@ awaitable<bool> soon(std::function<bool()> condition, std::chrono::milliseconds 
   co_return true;
 }
 
+/// Of a process: KiB of one line of its summary.
+long kib_of(pid_t pid, std::string const& name) {
+  std::istringstream lines(os::read_text(fmt::format("/proc/{}/smaps_rollup", pid)).value_or(""));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(name + ":")) return std::stol(line.substr(name.size() + 1));
+  return -1;
+}
+
+TEST_F(Link, AnIdleGatewayHasLittleMemoryOfItsOwn) {
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "the sanitizer's own memory is many times the gateway's";
+#endif
+  auto const use = [this](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
+    auto const own = kib_of(gateway(), "Private_Dirty");
+    RecordProperty("private_dirty_kib", static_cast<int>(own));
+    EXPECT_GT(own, 0);
+    EXPECT_LE(own, 4096);
+  };
+  live(echo_by_name, use);
+}
+
 TEST_F(Link, APolicyOpensTheNetworksThatItNamesAndTakesThemAwayFromLiveConnections) {
   auto const use = [this](Life life) -> awaitable<void> {
     auto const open = co_await life.link.wait_open();
@@ -282,6 +308,35 @@ TEST_F(Link, AKilledGatewayIsReplacedAndItsNamesKeepTheirAddresses) {
     EXPECT_EQ(internet_.arrived(), arrived);
     EXPECT_NE(gateway(), first);
     EXPECT_EQ(co_await say(address, "again"), "again") << "an address that the guest remembers";
+  };
+  live(echo_by_name, use);
+}
+
+TEST_F(Link, ASpareGatewayIsTakenAndNoneIsStarted) {
+  async::run_test(
+      [&]() -> awaitable<void> { co_await worker::start_spare_gateway(client(), slot); });
+  auto const spare = gateway();
+  ASSERT_NE(spare, 0);
+  EXPECT_EQ(guest_->resolve("echo.example"), "") << "it is closed";
+  auto const use = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    EXPECT_EQ(gateway(), spare);
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
+    EXPECT_THAT(life.link.authority_pem(), HasSubstr("BEGIN CERTIFICATE"));
+  };
+  live(echo_by_name, use);
+}
+
+TEST_F(Link, ASpareGatewayThatDiedIsMadeUpFor) {
+  async::run_test(
+      [&]() -> awaitable<void> { co_await worker::start_spare_gateway(client(), slot); });
+  ::kill(gateway(), SIGKILL);
+  ASSERT_TRUE(eventually([&] { return gateway() == 0; }));
+  auto const use = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
   };
   live(echo_by_name, use);
 }
