@@ -88,7 +88,7 @@ class Platform:
             "--slot-uid-base", str(self.slot_uid_base),
             "--accelerator", self.accelerator,
             # Tests count machines: those that wait for nobody are on only where they are what is tested.
-            "--warm-target", "0",
+            *(() if "--warm-target" in self.up_options else ("--warm-target", "0")),
             *self.up_options,
             timeout=1500,
             env={"SPACE_FAULT_FILE": str(self.fault_file)},
@@ -99,16 +99,16 @@ class Platform:
 
     def base_snapshot_settled(self) -> bool:
         """Made, or known to be impossible."""
-        bases = self.worker("GET", "/node").get("base_snapshots", [])
+        bases = self.worker("/node").get("base_snapshots", [])
         return any(one["usable"] or one["reason"] for one in bases)
 
-    def worker(self, method: str, path: str, body: object = None) -> dict:
-        """The worker's socket, as root: what it tells the control plane (src/wire/worker.hpp)."""
+    def worker(self, path: str, body: object = None) -> dict:
+        """The worker's socket, as root (src/wire/worker.hpp): what it tells the control plane; with a body, what that asks."""
         connection = http.client.HTTPConnection("worker", timeout=30)
         connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.sock.connect(str(self.run_dir / "worker" / "worker.sock"))
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
             return json.loads(connection.getresponse().read() or "null")
         finally:
             connection.close()
