@@ -11,6 +11,13 @@ namespace {
 using base::Code;
 
 constexpr int attempts_max = 4;
+constexpr std::chrono::milliseconds moving_pause{200};
+
+/// Starts and restores look at what is stored once more at their end (catch_up()).
+bool gets_it_before_it_runs(domain::SandboxState state) {
+  using enum domain::SandboxState;
+  return state == creating || state == suspended || state == restoring;
+}
 
 bool gives_network(std::string_view level) {
   return level == "project" || level == "template" || level == "sandbox";
@@ -193,7 +200,6 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
   co_return base::Result<void>();
 }
 
-/// Until what is in force is what is stored: a change that came meanwhile is taken along.
 async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxRow row,
                                                                  std::string credential) {
   Enforced out;
@@ -208,30 +214,51 @@ async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxR
     out.note = offline_note;
     co_return out;
   }
-  if (row.state != domain::SandboxState::running) {
-    out.note =
-        fmt::format("it is {}; it gets the policy before it runs", domain::name_of(row.state));
-    co_return out;
-  }
-  for (int attempt = 1;; ++attempt) {
-    auto wanted = co_await plan(network_of(row), {}, deadline);
-    if (!wanted) co_return base::passing(wanted);
-    wire::SetPolicy message{row.epoch, wanted->policy, wanted->credentials};
-    auto applied =
-        co_await workers_.set_policy(row.node_address, row.public_id, std::move(message), deadline);
-    bool const outdated = !applied && applied.error().code() == Code::invalid_argument;
-    if (!applied && !(outdated && attempt < attempts_max)) co_return base::passing(applied);
-    auto now = co_await plan(network_of(row), {}, deadline);
-    if (!now) co_return base::passing(now);
-    bool const current = now->policy.generation == wanted->policy.generation &&
-                         same_leases(now->credentials, wanted->credentials);
-    if (applied && (current || attempt >= attempts_max)) {
+  for (;;) {
+    if (gets_it_before_it_runs(row.state)) {
+      out.note =
+          fmt::format("it is {}; it gets the policy before it runs", domain::name_of(row.state));
+      co_return out;
+    }
+    auto applied = co_await apply_current(row, deadline);
+    if (applied) {
       out.in_force = true;
       out.generation = applied->generation;
       out.connections = applied->connections;
       out.cut = applied->cut;
       co_return out;
     }
+    // Between two states, or in its next life already: what it is now decides.
+    bool const moving = applied.error().code() == Code::conflict &&
+                        base::system_clock().steady_now() + moving_pause < deadline;
+    if (!moving) co_return base::passing(applied);
+    co_await async::sleep_for(moving_pause);
+    auto now = co_await store_.sandboxes.find(row.project_id, row.public_id, deadline);
+    if (!now) co_return base::passing(now);
+    bool const gone = !*now || domain::is_terminal((*now)->state) ||
+                      (*now)->state == domain::SandboxState::deleting;
+    if (gone) co_return std::optional<Enforced>();
+    row = std::move(**now);
+  }
+}
+
+/// Until what its worker has is what is stored: a change that came meanwhile is taken along.
+async::Task<wire::GatewayApplied> NetworkService::apply_current(store::SandboxRow row,
+                                                                base::Deadline deadline) {
+  for (int attempt = 1;; ++attempt) {
+    auto wanted = co_await plan(network_of(row), {}, deadline);
+    if (!wanted) co_return base::passing(wanted);
+    wire::SetPolicy message{row.epoch, wanted->policy, wanted->credentials};
+    auto applied =
+        co_await workers_.set_policy(row.node_address, row.public_id, std::move(message), deadline);
+    // The gateway has a newer one: somebody else's change was faster.
+    bool const outdated = !applied && applied.error().code() == Code::invalid_argument;
+    if (!applied && !(outdated && attempt < attempts_max)) co_return base::passing(applied);
+    auto now = co_await plan(network_of(row), {}, deadline);
+    if (!now) co_return base::passing(now);
+    bool const current = now->policy.generation == wanted->policy.generation &&
+                         same_leases(now->credentials, wanted->credentials);
+    if (applied && (current || attempt >= attempts_max)) co_return applied;
   }
 }
 

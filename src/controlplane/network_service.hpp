@@ -97,7 +97,8 @@ class NetworkService {
                                     NetworkOf const* of,
                                     base::Deadline deadline);
   asio::awaitable<void> run(std::shared_ptr<FanOut> work);
-  /// Nothing when no rule names the credential.
+  async::Task<wire::GatewayApplied> apply_current(store::SandboxRow row, base::Deadline deadline);
+  /// Nothing when no rule names the credential, or it is over.
   async::Task<std::optional<Enforced>> enforce_one(store::SandboxRow row, std::string credential);
 
   asio::any_io_executor executor_;

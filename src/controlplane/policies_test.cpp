@@ -131,6 +131,24 @@ TEST(Policy, LevelsNarrowAndChangesReachSandboxesThatRun) {
   });
 }
 
+TEST(Policy, AMachineThatStandsStillGetsItAtOnceAndASuspendedOneWhenItComesBack) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await with_uplink(bench);
+    auto const id = co_await bench.sandbox();
+    auto const at = "/v1/sandboxes/" + id;
+    auto const paused = co_await bench.ask("POST", at + "/pause?wait=10");
+    EXPECT_EQ(paused.status, 200) << paused.text;
+    auto const changed = co_await bench.ask("PUT", at + "/policy", two_rules);
+    EXPECT_EQ(changed["sandboxes"].at(0).at("in_force"), true) << changed.text;
+    EXPECT_EQ(bench.worker.policies.size(), 1u);
+    auto const suspended = co_await bench.ask("POST", at + "/suspend?wait=10");
+    EXPECT_EQ(suspended.status, 200) << suspended.text;
+    auto const later = co_await bench.ask("PUT", at + "/policy", "{}");
+    EXPECT_EQ(later.status, 200) << later.text;
+    EXPECT_EQ(bench.worker.policies.size(), 1u) << "there is no gateway to tell";
+  });
+}
+
 TEST(Policy, DecisionsAreStreamedAndSuggested) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();

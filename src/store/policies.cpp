@@ -54,12 +54,16 @@ Statement const versions_statement{
 Statement const live_statement{
     "policies.live_under",
     fmt::format("select {} from sandboxes s {} join organisations o on o.id = p.organisation_id"
-                " where s.state in ('creating', 'running') and case $1 when 'platform' then true"
+                " where s.state not in ('deleting', 'suspended') and case $1 when 'platform' then true"
                 " when 'organisation' then o.public_id = $2 when 'project' then p.public_id = $2"
                 " when 'template' then t.public_id = $2 else s.public_id = $2 end order by s.id",
                 live_columns,
                 row_joins),
     Kind::read};
+
+Statement const note_statement{
+    "policies.note_network",
+    "update sandboxes set network = $2::jsonb, version = version + 1 where id = $1::uuid"};
 
 Statement const trim_statement{
     "policies.trim",
@@ -155,6 +159,16 @@ async::Task<std::vector<SandboxRow>> Policies::live_under(std::string level,
   auto rows = co_await database_.run(live_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   co_return read_sandboxes(*rows);
+}
+
+async::Task<void> Policies::note_network(std::string sandbox_id,
+                                         json::value network,
+                                         base::Deadline deadline) {
+  Params params;
+  params.text(std::move(sandbox_id)).document(network);
+  auto rows = co_await database_.run(note_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
 }
 
 async::Task<std::uint64_t> Policies::trim(base::Deadline deadline) {

@@ -26,7 +26,7 @@ async::Task<void> Sandbox::wait_for_network() {
 }
 
 async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
-  if (state_ != State::running)
+  if (state_ != State::running && state_ != State::paused)
     co_return base::fail(base::Code::conflict, "the sandbox does not run");
   if (!gateway_)
     co_return base::fail(base::Code::conflict,
