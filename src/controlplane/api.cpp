@@ -114,6 +114,7 @@ async::Task<void> Api::run() {
   loops_.spawn("read events", hub_.run());
   loops_.spawn("watch nodes", nodes_.run());
   loops_.spawn("renew leases", service_.renew_leases());
+  loops_.spawn("finish policies", network_.finish_recent());
   loops_.spawn("write key uses", audit_.run());
   auto listening = listen();
   if (listening) {

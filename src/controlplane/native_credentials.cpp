@@ -340,10 +340,16 @@ async::Task<Reply> CredentialRoutes::remove(Call& call) {
   if (!row) co_return base::passing(row);
   if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
   if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
-  auto gone = co_await store_.credentials.remove(row->id, call.deadline);
-  if (!gone) co_return base::passing(gone);
+  // Revoked first: should this process die in between, the next one sees what is not done.
+  auto revoked = co_await store_.credentials.set_state(row->id, "revoked", call.deadline);
+  if (!revoked) co_return base::passing(revoked);
+  auto const id = row->id;
   row->state = "removed";
-  co_return co_await answer(call, std::move(*row));
+  auto reply = co_await answer(call, std::move(*row));
+  if (!reply) co_return base::passing(reply);
+  auto gone = co_await store_.credentials.remove(id, call.deadline);
+  if (!gone) co_return base::passing(gone);
+  co_return reply;
 }
 
 async::Task<Reply> CredentialRoutes::answer(Call& call, store::CredentialRow row) {

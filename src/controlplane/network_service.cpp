@@ -12,6 +12,7 @@ using base::Code;
 
 constexpr int attempts_max = 4;
 constexpr std::chrono::milliseconds moving_pause{200};
+constexpr std::chrono::seconds recent{300};
 
 /// Starts and restores look at what is stored once more at their end (catch_up()).
 bool gets_it_before_it_runs(domain::SandboxState state) {
@@ -328,6 +329,25 @@ async::Task<std::vector<Enforced>> NetworkService::enforce_under(std::string lev
   auto rows = co_await store_.policies.live_under(std::move(level), std::move(subject), deadline);
   if (!rows) co_return base::passing(rows);
   co_return co_await enforce(std::move(*rows), std::move(credential));
+}
+
+asio::awaitable<void> NetworkService::finish_recent() {
+  if (!options_.has_uplink) co_return;
+  for (;;) {
+    auto const deadline = base::system_clock().in(options_.per_sandbox);
+    auto scopes = co_await store_.policies.changed_within(recent, deadline);
+    if (scopes) {
+      for (auto const& [level, subject] : *scopes) {
+        auto const done =
+            co_await enforce_under(level, subject, base::system_clock().in(options_.per_sandbox));
+        if (!done)
+          base::log::warn("policy_not_in_force",
+                          {{"level", level}, {"what", done.error().message()}});
+      }
+      co_return;
+    }
+    co_await async::sleep_for(std::chrono::seconds(1));  // the database is not there yet
+  }
 }
 
 async::Task<void> NetworkService::catch_up(store::SandboxRow row,

@@ -88,6 +88,10 @@ class NetworkService {
                              std::uint64_t generation,
                              std::vector<wire::Lease> credentials);
 
+  /// What the process before this one may not have been done with. One of the API's background
+  /// loops; ends by itself.
+  asio::awaitable<void> finish_recent();
+
   /// Cancels what runs and waits. Before destruction.
   asio::awaitable<void> close();
 

@@ -149,6 +149,24 @@ TEST(Policy, AMachineThatStandsStillGetsItAtOnceAndASuspendedOneWhenItComesBack)
   });
 }
 
+TEST(Policy, WhatAnApiLeftUndoneIsDoneByTheNextOne) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await with_uplink(bench);
+    auto const id = co_await bench.sandbox();
+    // Stored, and then the process was gone.
+    auto const stored = co_await bench.api->store().policies.put(
+        {"sandbox", id, taken(wire::parse_json(two_rules)), "k1", {}}, soon());
+    EXPECT_TRUE(stored);
+    EXPECT_TRUE(bench.worker.policies.empty());
+    co_await with_uplink(bench);
+    for (int i = 0; i < 100 && bench.worker.policies.empty(); ++i)
+      co_await async::sleep_for(50ms);
+    EXPECT_EQ(bench.worker.policies.size(), 1u);
+    if (!bench.worker.policies.empty())
+      EXPECT_EQ(bench.worker.policies.back().second.policy.generation, 1u);
+  });
+}
+
 TEST(Policy, DecisionsAreStreamedAndSuggested) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();

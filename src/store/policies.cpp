@@ -53,17 +53,28 @@ Statement const versions_statement{
 
 Statement const live_statement{
     "policies.live_under",
-    fmt::format("select {} from sandboxes s {} join organisations o on o.id = p.organisation_id"
-                " where s.state not in ('deleting', 'suspended') and case $1 when 'platform' then true"
-                " when 'organisation' then o.public_id = $2 when 'project' then p.public_id = $2"
-                " when 'template' then t.public_id = $2 else s.public_id = $2 end order by s.id",
-                live_columns,
-                row_joins),
+    fmt::format(
+        "select {} from sandboxes s {} join organisations o on o.id = p.organisation_id"
+        " where s.state not in ('deleting', 'suspended') and case $1 when 'platform' then true"
+        " when 'organisation' then o.public_id = $2 when 'project' then p.public_id = $2"
+        " when 'template' then t.public_id = $2 else s.public_id = $2 end order by s.id",
+        live_columns,
+        row_joins),
     Kind::read};
 
 Statement const note_statement{
     "policies.note_network",
     "update sandboxes set network = $2::jsonb, version = version + 1 where id = $1::uuid"};
+
+Statement const changed_statement{
+    "policies.changed_within",
+    "select level, subject from policies where updated_at > now() - $1 * interval '1 second'"
+    " union select case when p.id is null then 'organisation' else 'project' end, "
+    "coalesce(p.public_id, o.public_id)"
+    " from credentials c join organisations o on o.id = c.organisation_id left join projects p on "
+    "p.id = c.project_id"
+    " where c.updated_at > now() - $1 * interval '1 second'",
+    Kind::read};
 
 Statement const trim_statement{
     "policies.trim",
@@ -159,6 +170,21 @@ async::Task<std::vector<SandboxRow>> Policies::live_under(std::string level,
   auto rows = co_await database_.run(live_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   co_return read_sandboxes(*rows);
+}
+
+async::Task<std::vector<Policies::Scope>> Policies::changed_within(std::chrono::seconds age,
+                                                                   base::Deadline deadline) {
+  Params params;
+  params.number(age.count());
+  auto rows = co_await database_.run(changed_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  std::vector<Scope> out;
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    RowReader reader(*rows, i);
+    auto level = reader.text();
+    out.push_back({std::move(level), reader.text()});
+  }
+  co_return out;
 }
 
 async::Task<void> Policies::note_network(std::string sandbox_id,

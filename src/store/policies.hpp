@@ -50,6 +50,18 @@ class Policies {
   async::Task<std::vector<SandboxRow>> live_under(std::string level,
                                                   std::string subject,
                                                   base::Deadline deadline);
+  /// Keeps what an E2B client said beside the policy that was made of it.
+  async::Task<void> note_network(std::string sandbox_id,
+                                 json::value network,
+                                 base::Deadline deadline);
+
+  struct Scope {
+    std::string level, subject;
+  };
+
+  /// Whose policies or credentials changed lately: for whoever starts and does not know whether the
+  /// one before it was done with them.
+  async::Task<std::vector<Scope>> changed_within(std::chrono::seconds age, base::Deadline deadline);
   /// Drops the texts of sandboxes that are no longer on record. At most 1,000 at a time.
   async::Task<std::uint64_t> trim(base::Deadline deadline);
 
