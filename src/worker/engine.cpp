@@ -45,4 +45,9 @@ async::Task<std::unique_ptr<vmm::Vmm>> EngineDriver::adopt(std::uint32_t slot) {
   co_return qemu_.take_over(slot, std::move(*process));
 }
 
+std::string guest_under(std::string guest, vmm::Engine engine) {
+  return engine == vmm::Engine::qemu ? guest
+                                     : std::move(guest) + " " + std::string(vmm::name_of(engine));
+}
+
 }  // namespace worker

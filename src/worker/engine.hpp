@@ -70,4 +70,8 @@ class EngineDriver final : public vmm::Driver {
   vmm::Engine engine_ = vmm::Engine::qemu;
 };
 
+/// What of the guest and its engine a kept machine depends on, as identity_of() takes it: states of
+/// one engine are nothing to the other.
+std::string guest_under(std::string guest, vmm::Engine engine);
+
 }  // namespace worker

@@ -42,7 +42,7 @@ async::Task<void> Worker::find_bases() {
   if (!guest_known_ || !accelerator || host_.base_files.opened()) co_return base::Result<void>();
   auto found = co_await async::blocking(
       [files = host_.base_files,
-       guest = host_.accelerator.guest(),
+       guest = guest_under(host_.accelerator.guest(), host_.driver.engine()),
        key = host_.config.data_dir + "/worker/state.key"]() mutable
           -> base::Result<std::pair<BaseFiles, std::vector<MachineShape>>> {
         auto identity = identity_of(guest, vmm::qemu_binary);
