@@ -26,6 +26,8 @@ async::Task<void> Sandbox::wait_for_network() {
 }
 
 async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
+  // Not while it is being suspended: the journal has one writer at a time.
+  auto const turn = co_await changing_.enter();
   if (state_ != State::running && state_ != State::paused)
     co_return base::fail(base::Code::conflict, "the sandbox does not run");
   if (!gateway_)

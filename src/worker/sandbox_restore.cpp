@@ -151,7 +151,11 @@ async::Task<void> Sandbox::begin_on(std::shared_ptr<LoadedMachine> from) {
   entry_.slot = *number;
   slot_is_ours_ = true;
   entry_.base = from->saved.base;
-  entry_.init_key = from->saved.init_key;
+  if (state_ == State::restoring) {
+    entry_.init_key = from->saved.init_key;
+  } else {
+    saved_key_ = from->saved.init_key;  // its parent's: it gets one of its own
+  }
   auto noted = co_await write_journal(state_ == State::restoring ? "restoring" : "starting");
   if (!noted) co_return base::passing(noted, "note the restore");
   if (SPACE_FAULT("worker.restore.journaled")) co_return injected();
@@ -240,7 +244,9 @@ async::Task<void> Sandbox::start_from_snapshot() {
   auto const pass = co_await host_.boots.enter();
   auto booted = co_await boot_on(*loaded);
   if (!booted) co_return booted;
-  co_return co_await wait_for_agent(initialise_again(false));
+  auto answered = co_await wait_for_agent(initialise_again(false));
+  saved_key_.clear();
+  co_return answered;
 }
 
 /// After the death of the worker that had it.

@@ -478,6 +478,8 @@ TEST_F(Suspend, ASnapshotIsTakenInPassingAndWhatComesOfItOutlivesIt) {
     EXPECT_EQ(started->started_by, "snapshot");
     EXPECT_EQ(agent->last_init->hostname, child.sandbox);
     EXPECT_NE(agent->last_init->machine_id, "");
+    EXPECT_NE(agent->last_init->next_init_key, "") << "its parent's key no longer opens it";
+    EXPECT_NE(agent->last_init->next_init_key, agent->last_init->init_key);
     EXPECT_TRUE(co_await worker->remove_snapshot("before-lunch"));
     EXPECT_TRUE(co_await worker->remove_snapshot("before-lunch")) << "idempotent";
     EXPECT_TRUE(co_await suspended(worker, child));
