@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 struct Sample {
   bool succeeded = false;
   std::string error{};
+  std::string started_by{};
   /// In the order of the path: name and milliseconds since the request left.
   std::vector<std::pair<std::string, double>> parts{};
   double agent_memory_mib = 0;
@@ -37,6 +38,25 @@ json::object summary_of(std::vector<double> const& values) {
           {"p99", percentile(values, 0.99)},
           {"min", percentile(values, 0)},
           {"max", percentile(values, 1)}};
+}
+
+/// What the steps of its start tell: which way it went. "… after a failure" when the way that was
+/// meant did not work.
+std::string way_of(json::value const& timeline) {
+  std::string way = "cold boot";
+  bool anew = false;
+  if (auto const* steps = timeline.if_array()) {
+    for (auto const& step : *steps) {
+      auto const name = text_of(step, "step");
+      if (name.ends_with("began_anew")) {
+        anew = true;
+        way = "cold boot";
+      }
+      if (name.ends_with("claimed")) way = "warm machine";
+      if (name.ends_with("restored")) way = "base snapshot";
+    }
+  }
+  return anew ? way + " after a failure" : way;
 }
 
 class Bench {
@@ -113,6 +133,7 @@ async::Task<void> Bench::measure(Sample* sample, std::string* sandbox) {
     for (auto const& step : *steps)
       sample->parts.emplace_back(text_of(step, "step"), decimal_of(step, "at_ms"));
   }
+  sample->started_by = way_of(member_of(*shown, "timeline"));
   sample->parts.emplace_back("answer: running", running_ms);
   sample->parts.emplace_back("first output", output_ms);
   sample->parts.emplace_back("a second command by itself", again_ms);
@@ -143,11 +164,14 @@ asio::awaitable<Sample> Bench::sample() {
 asio::awaitable<void> Bench::lane() {
   while (begun_ < options_.count) {
     auto const number = ++begun_;
+    if (number > 1 && options_.settle_s > 0)
+      co_await async::sleep_for(std::chrono::seconds(options_.settle_s));
     auto one = co_await sample();
     session_.out.note(one.succeeded
-                          ? fmt::format("  {}/{}  running {:.0f} ms, first output {:.0f} ms",
+                          ? fmt::format("  {}/{}  {}: running {:.0f} ms, first output {:.0f} ms",
                                         number,
                                         options_.count,
+                                        one.started_by,
                                         one.parts[one.parts.size() - 3].second,
                                         one.parts[one.parts.size() - 2].second)
                           : fmt::format("  {}/{}  failed: {}", number, options_.count, one.error));
@@ -173,6 +197,7 @@ asio::awaitable<void> Bench::run() {
 json::object Bench::result() const {
   std::vector<std::string> order;
   std::map<std::string, std::vector<double>> parts;
+  std::map<std::string, std::size_t> ways;
   std::vector<double> agents, machines;
   json::array errors;
   std::size_t succeeded = 0;
@@ -182,6 +207,7 @@ json::object Bench::result() const {
       continue;
     }
     ++succeeded;
+    ++ways[one.started_by];
     for (auto const& [name, ms] : one.parts) {
       if (!parts.contains(name)) order.push_back(name);
       parts[name].push_back(ms);
@@ -195,8 +221,13 @@ json::object Bench::result() const {
     row["part"] = name;
     path.push_back(std::move(row));
   }
+  json::object started_by;
+  for (auto const& [way, n] : ways)
+    started_by[way] = n;
   return {
       {"what", "create"},
+      {"started_by", std::move(started_by)},
+      {"settle_s", options_.settle_s},
       {"at", base::to_rfc3339(base::system_clock().wall_now())},
       {"host", host_facts()},
       {"driver", text_of(node_, "driver")},
@@ -233,6 +264,8 @@ void Bench::show(json::object const& result) const {
   auto const cell = [](json::value const& row, std::string_view key) {
     return fmt::format("{:.1f}", decimal_of(row, key));
   };
+  for (auto const& [way, n] : member_of(whole, "started_by").as_object())
+    session_.out.line(fmt::format("{} by {}", n.to_number<std::uint64_t>(), std::string(way)));
   std::vector<std::vector<std::string>> rows;
   for (auto const& row : member_of(whole, "path_ms").as_array()) {
     rows.push_back({text_of(row, "part"),

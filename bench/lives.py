@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""What a life costs beside its create: first use, suspend, resume and fork, each beside its yardstick of the same run.
+
+  sudo bench/lives.py --count 5 --json bench/results/NAME.json
+  bench/table.py bench/results/NAME.json
+
+- first use: the first `/bin/echo`, `bash -l -c` and `python3 -c` of a fresh sandbox (a warm machine), beside the same in a
+  sandbox that has run each of them ten times;
+- suspend of a sandbox with 50 MiB of changed memory, in time and bytes, beside writing 50 MiB with fsync to the same pool;
+- resume of it, to the answer `running`, beside a create from the base snapshot; and to a first command's output;
+- fork: how long the parent stood still, told by a loop in it that reads the clock every few milliseconds.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from compare import ROOT, host_facts, reconfigure, summary  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "test" / "support"))
+from platform_under_test import ApiError, Platform, eventually  # noqa: E402
+
+USES = {"direct": ["/bin/echo", "x"], "bash -l -c": ["/bin/bash", "-l", "-c", "echo x"], "python3 -c": ["/usr/bin/python3", "-c", "print('x')"]}
+MIB = 1 << 20
+# Writes so much memory that it holds, says so, and stays.
+DIRTY = "import os,time\nb=bytearray(os.urandom(1<<20)*{mib})\nopen('/var/tmp/dirty','w').write('ok')\ntime.sleep(1e6)"
+# The longest time between two looks at the clock, in milliseconds, over some seconds.
+GAP = ("import time\nlast=time.monotonic();worst=0;end=last+{seconds}\nwhile last<end:\n time.sleep(0.002)\n now=time.monotonic()\n"
+       " worst=max(worst,now-last);last=now\nprint(worst*1000)")
+
+
+class Lives:
+    def __init__(self, platform, count):
+        self.platform, self.count = platform, count
+        self.errors = []
+
+    def timed(self, method, path, body=None):
+        started = time.monotonic()
+        answer = self.platform.api(method, path, body, timeout=180)
+        return (time.monotonic() - started) * 1000, answer
+
+    def create(self):
+        took, made = self.timed("POST", "/v1/sandboxes?wait=120", {"timeout_s": 3600})
+        assert made["sandbox"]["state"] == "running", made
+        return took, made["sandbox"]["id"]
+
+    def run(self, sandbox, argv, wait=120):
+        took, done = self.timed("POST", f"/v1/sandboxes/{sandbox}/commands?wait={wait}", {"argv": argv})
+        assert done.get("exit_code") == 0, done
+        return took, done["stdout"]
+
+    def begin(self, sandbox, argv):
+        self.platform.api("POST", f"/v1/sandboxes/{sandbox}/commands", {"argv": argv, "timeout_s": 3600})
+
+    def delete(self, sandbox):
+        self.platform.api("DELETE", f"/v1/sandboxes/{sandbox}?wait=60")
+
+    def wait_for_warm(self):
+        eventually(lambda: any(one["ready"] >= 2 for one in self.platform.worker("/node")["warm"]), 300, "two warm machines wait")
+
+    def tries(self, what, one):
+        """`count` times; a try that fails is kept with its reason."""
+        out = []
+        for _ in range(self.count):
+            try:
+                out.append(one())
+            except (AssertionError, ApiError, OSError) as error:
+                self.errors.append(f"{what}: {error}"[:300])
+        return out
+
+    def first_use(self):
+        """One fresh sandbox for each figure: the second thing that a sandbox does is not its first."""
+        used = self.create()[1]
+        rows = {}
+        for name, argv in USES.items():
+            for _ in range(10):
+                self.run(used, argv)
+            long_used = summary([self.run(used, argv)[0] for _ in range(self.count)])
+
+            def fresh():
+                self.wait_for_warm()
+                sandbox = self.create()[1]
+                try:
+                    return self.run(sandbox, argv)[0]
+                finally:
+                    self.delete(sandbox)
+
+            rows[name] = {"first": summary(self.tries(f"first {name}", fresh)), "long_used": long_used}
+        self.delete(used)
+        return rows
+
+    def write_to_pool(self, mib):
+        path = self.platform.data_dir / "pool" / "bench.bin"
+        data = os.urandom(MIB) * mib
+        started = time.monotonic()
+        with open(path, "wb") as file:
+            file.write(data)
+            os.fsync(file.fileno())
+        took = (time.monotonic() - started) * 1000
+        path.unlink()
+        return took
+
+    def suspends(self, mib):
+        creates, suspends, resumes, outputs, sizes, writes = [], [], [], [], [], []
+
+        def one():
+            took, sandbox = self.create()
+            try:
+                creates.append(took)
+                self.begin(sandbox, ["/usr/bin/python3", "-c", DIRTY.format(mib=mib)])
+                eventually(lambda: self.run(sandbox, ["/bin/sh", "-c", "cat /var/tmp/dirty 2>/dev/null; true"])[1] == "ok", 60, "the memory is changed")
+                writes.append(self.write_to_pool(mib))
+                suspends.append(self.timed("POST", f"/v1/sandboxes/{sandbox}/suspend?wait=120")[0])
+                row = self.platform.api("GET", f"/v1/sandboxes/{sandbox}")
+                assert row["state"] == "suspended", row
+                sizes.append(row.get("suspended_bytes", 0) / MIB)
+                started = time.monotonic()
+                resumes.append(self.timed("POST", f"/v1/sandboxes/{sandbox}/resume?wait=120", {})[0])
+                self.run(sandbox, ["/bin/echo", "x"])
+                outputs.append((time.monotonic() - started) * 1000)
+            finally:
+                self.delete(sandbox)
+
+        self.tries("suspend", one)
+        return {"dirty_mib": mib, "create_ms": summary(creates), "suspend_ms": summary(suspends), "suspended_mib": summary(sizes),
+                "write_fsync_ms": summary(writes), "resume_ms": summary(resumes), "resume_to_output_ms": summary(outputs)}
+
+    def forks(self, mib):
+        gaps, forks, still = [], [], []
+
+        def one():
+            sandbox = self.create()[1]
+            made = []
+            try:
+                self.begin(sandbox, ["/usr/bin/python3", "-c", DIRTY.format(mib=mib)])
+                eventually(lambda: self.run(sandbox, ["/bin/sh", "-c", "cat /var/tmp/dirty 2>/dev/null; true"])[1] == "ok", 60, "the memory is changed")
+                loop = ["/bin/sh", "-c", "/usr/bin/python3 -c \"$0\" > /var/tmp/gap; echo done >> /var/tmp/gap", GAP.format(seconds=6)]
+                still.append(self.gap(sandbox, loop, lambda: None))
+                gaps.append(self.gap(sandbox, loop, lambda: forks.append(self.fork(sandbox, made))))
+            finally:
+                for id in [*made, sandbox]:
+                    self.delete(id)
+
+        self.tries("fork", one)
+        return {"dirty_mib": mib, "fork_ms": summary(forks), "longest_gap_ms": summary(gaps), "longest_gap_without_ms": summary(still)}
+
+    def fork(self, sandbox, made):
+        took, answer = self.timed("POST", f"/v1/sandboxes/{sandbox}/fork", {"count": 1})
+        made += [one["sandbox"]["id"] for one in answer["forks"] if "sandbox" in one]
+        assert made, answer
+        return took
+
+    def gap(self, sandbox, loop, meanwhile):
+        self.run(sandbox, ["/bin/sh", "-c", "rm -f /var/tmp/gap"])
+        self.begin(sandbox, loop)
+        time.sleep(2.5)
+        meanwhile()
+        read = lambda: self.run(sandbox, ["/bin/cat", "/var/tmp/gap"])[1]
+        text = eventually(lambda: "done" in read() and read(), 60, "the loop has ended")
+        return float(text.split()[0])
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--count", type=int, default=5)
+    options.add_argument("--json", type=pathlib.Path, required=True)
+    options.add_argument("--build", default="dev", choices=["dev", "release"])
+    given = options.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("lives.py needs root: it starts machines")
+    document = {"what": "lives", "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "build": given.build, "count": given.count, "host": host_facts()}
+    platform = Platform()
+    lives = Lives(platform, given.count)
+    try:
+        platform.start()
+        node = platform.worker("/node")
+        document.update(driver=node["driver"], accelerator=node["accelerator"])
+        for name, measure in (("suspend", lambda: lives.suspends(50)), ("fork", lambda: lives.forks(50))):
+            document[name] = measure()
+            print(json.dumps({name: document[name]}), flush=True)
+        reconfigure(platform, warm_target=2)
+        lives.wait_for_warm()
+        document["first_use"] = lives.first_use()
+        print(json.dumps(document["first_use"]), flush=True)
+        document["host"]["load_after"] = round(os.getloadavg()[0], 2)
+    finally:
+        platform.destroy()
+        document["errors"] = lives.errors
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    for error in lives.errors:
+        print("failed:", error)
+    return 1 if lives.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

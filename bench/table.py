@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Writes the table of a result of compare.py or lives.py into docs/benchmarks.md, between its two marks: bench/table.py RESULT.json
+
+Every figure comes from the document; nothing is typed in by hand. `--check` writes nothing and fails when the
+page does not show the document."""
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- {} made by bench/table.py from {} -->", "<!-- end of what was made -->"
+
+
+def ms(value):
+    return f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
+
+
+def part(document, name):
+    return next((row for row in document["path_ms"] if row["part"] == name), None)
+
+
+def cells(row):
+    if "not_measured" in row:
+        return [row["name"], "", "", "", "", f"not measured: {row['not_measured']}"]
+    if row["kind"] == "peer":
+        out = row["first_output_ms"]
+        figures = [ms(out["p50"]), ms(out["p90"])] if out["n"] else ["", ""]
+        return [row["name"], "", "", *figures, f"{row['success_rate'] * row['count']:.0f} of {row['count']}"]
+    document = row["document"]
+    running, first = part(document, "answer: running"), part(document, "first output")
+    figures = [ms(one[key]) if one else "" for one in (running, first) for key in ("p50", "p90")]
+    went = ", ".join(f"{n} by {way}" for way, n in document["started_by"].items())
+    success = f"{document['success_rate'] * document['count']:.0f} of {document['count']}"
+    expected = set(document["started_by"]) == {row["name"]}
+    return [f"space, {row['name']}", *figures, success if expected else f"{success}; {went}"]
+
+
+def where(document, more=""):
+    host = document["host"]
+    return (f"{document['at'][:10]}; {host['cores']} shared cores, {host['processor'].replace('(R)', '')}, kernel {host['kernel']}, load "
+            f"{host['load']} before and {host.get('load_after', '?')} after; {document['build']} build; {more}"
+            "guest 1 vCPU, memory the template's (512 MiB); everything in the page cache; one at a time.")
+
+
+def compared(document):
+    ours = [row["document"] for row in document["rows"] if row["kind"] == "space"]
+    lines = [
+        where(document, f"driver {ours[0]['driver']} with {ours[0]['accelerator']}; " if ours else ""),
+        "",
+        "Start event: the request leaves the client (ours), the command is executed (peers). End events: the client has the answer",
+        "`running`; the client has read the first output of a first command, `/bin/echo first`. Milliseconds.",
+        "",
+        "| create by | running p50 | p90 | first output p50 | p90 | succeeded |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in document["rows"]]
+    lines += ["", "What the peers do: " + "; ".join(f"{row['name']}: {row['what']}" for row in document["rows"] if row["kind"] == "peer") + "."]
+    return lines
+
+
+def lived(document):
+    """Each figure beside its yardstick, with what is wanted of their quotient."""
+    lines = [where(document, f"driver {document['driver']} with {document['accelerator']}; "), "",
+             "Start event: the request leaves the client. End event: the client has the whole answer. Milliseconds, median (p90) of what succeeded.", "",
+             "| what | it took | beside | took | quotient | wanted | succeeded |", "|---|---|---|---|---|---|---|"]
+
+    def line(what, one, beside, other, wanted):
+        share = lambda s: f"{ms(s['p50'])} ({ms(s['p90'])})" if s["n"] else "–"
+        quotient = f"{one['p50'] / other['p50']:.2f}" if one["n"] and other["n"] and other["p50"] else "–"
+        lines.append(f"| {what} | {share(one)} | {beside} | {share(other)} | {quotient} | {wanted} | {one['n']} of {document['count']} |")
+
+    for name, row in document.get("first_use", {}).items():
+        line(f"first `{name}` of a claimed warm machine", row["first"], "the same in a long-used sandbox", row["long_used"],
+             "≤ 1.3" if name == "direct" else "≤ 1.5")
+    if "suspend" in document:
+        s = document["suspend"]
+        line(f"suspend, {s['dirty_mib']} MiB changed", s["suspend_ms"], f"writing {s['dirty_mib']} MiB with fsync to the pool", s["write_fsync_ms"], "≤ 2")
+        line("resume, until `running`", s["resume_ms"], "create from the base snapshot", s["create_ms"], "≤ 2")
+        if s["suspended_mib"]["n"]:
+            lines.append(f"| bytes of that suspend, MiB | {s['suspended_mib']['p50']:.1f} | changed by the test | {s['dirty_mib']} | "
+                         f"{s['suspended_mib']['p50'] / s['dirty_mib']:.2f} | ≤ 1.2 | {s['suspended_mib']['n']} of {document['count']} |")
+    if "fork" in document:
+        f = document["fork"]
+        line(f"fork, {f['dirty_mib']} MiB changed: the parent's longest stop", f["longest_gap_ms"], "its longest without a fork", f["longest_gap_without_ms"],
+             f"≤ {50 + f['dirty_mib'] / 4:.0f} ms")
+    if document.get("errors"):
+        lines += ["", "Failed: " + "; ".join(document["errors"][:3])]
+    return lines
+
+
+def made(document, source):
+    lines = compared(document) if document["what"] == "compare" else lived(document)
+    return "\n".join([BEGIN.format(document["what"], source), *lines, END])
+
+
+def main():
+    source = pathlib.Path(sys.argv[-1])
+    text = made(json.loads(source.read_text()), source.name)
+    page = PAGE.read_text()
+    begin = page.index(f"<!-- {json.loads(source.read_text())['what']} made by")
+    end = page.index(END, begin) + len(END)
+    new = page[:begin] + text + page[end:]
+    if "--check" in sys.argv:
+        return 0 if new == page else "docs/benchmarks.md does not show " + source.name
+    PAGE.write_text(new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
