@@ -1,10 +1,13 @@
 // The audit log of this host's worker: walked, and carried elsewhere.
 #include "audit/chain.hpp"
 #include "cli/installation.hpp"
+#include "cli/layout.hpp"
 #include "cli/output.hpp"
 #include "cli/policy_verbs.hpp"
 #include "os/fd.hpp"
 #include "wire/codec.hpp"
+
+#include <charconv>
 
 #include <fcntl.h>
 #include <syslog.h>
@@ -35,6 +38,30 @@ std::uint64_t sequence_of(std::string_view line) {
     sequence = sequence * 10 + static_cast<std::uint64_t>(c - '0');
   }
   return sequence;
+}
+
+/// 0 where there is none yet.
+base::Result<std::uint64_t> read_state(std::string const& path) {
+  auto text = read_file(path, 64);
+  if (!text && text.error().code() == base::Code::not_found) return 0;
+  if (!text) return base::passing(text);
+  std::uint64_t after = 0;
+  auto const [end, error] = std::from_chars(text->data(), text->data() + text->size(), after);
+  if (error != std::errc() || std::string_view(end) != "\n")
+    return base::fail(base::Code::invalid_argument, path + " is no state of an export");
+  return after;
+}
+
+/// Whole or not at all: a torn number would export lines again, or leave some out.
+base::Result<void> write_state(std::string const& path, std::uint64_t after) {
+  auto const next = path + ".new";
+  os::Fd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return base::fail_errno("write the export's state", next);
+  if (auto written = write_all(file.get(), fmt::format("{}\n", after)); !written) return written;
+  if (auto synced = file.sync_and_close(); !synced) return synced;
+  if (::rename(next.c_str(), path.c_str()) != 0)
+    return base::fail_errno("write the export's state", path);
+  return {};
 }
 
 }  // namespace
@@ -69,8 +96,14 @@ int audit_verify(AuditOptions const& options, bool as_json) {
 }
 
 /// Only lines that were verified leave; the first broken one ends it.
-int audit_export(AuditOptions const& options) {
+int audit_export(AuditOptions const& asked) {
   auto const out = Output::standard(false);
+  auto options = asked;
+  if (!options.state_file.empty()) {
+    auto after = read_state(options.state_file);
+    if (!after) return out.fail(after.error());
+    options.after = *after;
+  }
   bool const to_stdout = options.file.empty() || options.file == "-";
   if (options.to_syslog && !options.file.empty())
     return out.fail({base::Code::invalid_argument, "give either --file or --syslog"});
@@ -89,11 +122,12 @@ int audit_export(AuditOptions const& options) {
   std::uint64_t last = options.after;
   auto verdict = audit::verify(directory_of(options), [&](std::string_view line) {
     auto const sequence = sequence_of(line);
-    bool const skip = !written || sequence <= options.after ||
+    if (!written) return;
+    last = std::max(last, sequence);
+    bool const skip = sequence <= options.after ||
                       (!wanted.empty() && line.find(wanted) == std::string_view::npos);
     if (skip) return;
     ++lines;
-    last = sequence;
     if (options.to_syslog)
       ::syslog(LOG_INFO, "%.*s", static_cast<int>(line.size()), line.data());
     else
@@ -102,6 +136,9 @@ int audit_export(AuditOptions const& options) {
   if (!verdict) return out.fail(verdict.error());
   if (!written) return out.fail(written.error());
   if (file && ::fsync(file.get()) != 0) return out.fail({base::Code::internal, "sync the export"});
+  if (!options.state_file.empty()) {
+    if (auto kept = write_state(options.state_file, last); !kept) return out.fail(kept.error());
+  }
   out.note(fmt::format("{} lines exported. Go on later: --after {}", lines, last));
   if (!verdict->problem.empty())
     return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});

@@ -146,6 +146,12 @@ void add_audit(Tree const& tree) {
   copy->add_option("--file", exported->file, "append to this file (default stdout)");
   copy->add_flag("--syslog", exported->to_syslog, "to syslog, as space-audit");
   copy->add_option("--sandbox", exported->sandbox, "only of this sandbox");
+  copy->add_option("--state",
+                   exported->state_file,
+                   "keep there how far it came, and go on from there: for a timer");
+  copy->footer(
+      "Examples:\n  space audit export --sandbox ID\n  space audit export --syslog --state "
+      "/var/lib/audit-export");
   copy->add_option("--after", exported->after, "go on behind this sequence number");
   tree.then(copy, [exported] { return audit_export(*exported); });
 }

@@ -70,6 +70,7 @@ struct AuditOptions {
   bool to_syslog = false;
   std::string sandbox;
   std::uint64_t after = 0;  // export: from the line behind this sequence number on
+  std::string state_file;   // export: where that number is kept from one run to the next
 };
 
 int audit_verify(AuditOptions const& options, bool as_json);

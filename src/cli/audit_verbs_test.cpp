@@ -1,0 +1,83 @@
+#include "audit/chain.hpp"
+#include "cli/policy_verbs.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace cli {
+namespace {
+
+class AuditVerbs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(log_directory_);
+    log_ = audit::Log::open(log_directory_).value();
+  }
+
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  void append(std::string const& sandbox) {
+    ASSERT_TRUE(log_->append("{\"sandbox\":\"" + sandbox + "\"}"));
+  }
+
+  AuditOptions options() const {
+    AuditOptions out;
+    out.directory = log_directory_;
+    out.file = directory_ + "/export";
+    out.state_file = directory_ + "/state";
+    return out;
+  }
+
+  std::vector<std::string> exported() const {
+    std::ifstream in(directory_ + "/export");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(in, line);)
+      lines.push_back(line);
+    return lines;
+  }
+
+  std::string directory_ = "/tmp/space-audit-verbs-" + std::to_string(::getpid());
+  std::string log_directory_ = directory_ + "/log";
+  std::unique_ptr<audit::Log> log_;
+};
+
+TEST_F(AuditVerbs, AnExportGoesOnWhereItWas) {
+  append("a");
+  append("b");
+  EXPECT_EQ(audit_verify(options(), false), 0);
+  EXPECT_EQ(audit_export(options()), 0);
+  EXPECT_EQ(exported().size(), 2U);
+  EXPECT_EQ(audit_export(options()), 0);
+  EXPECT_EQ(exported().size(), 2U) << "nothing twice";
+  append("a");
+  append("b");
+  auto only_a = options();
+  only_a.sandbox = "a";
+  EXPECT_EQ(audit_export(only_a), 0);
+  EXPECT_EQ(exported().size(), 3U);
+  std::ofstream(directory_ + "/state") << "nonsense";
+  EXPECT_NE(audit_export(options()), 0);
+  EXPECT_EQ(exported().size(), 3U);
+}
+
+TEST_F(AuditVerbs, NothingBehindAChangedLineIsExported) {
+  append("a");
+  append("b");
+  append("c");
+  auto const file = log_directory_ + "/audit-00000001.jsonl";
+  std::stringstream text;
+  text << std::ifstream(file).rdbuf();
+  auto changed = text.str();
+  changed.replace(changed.find("\"b\""), 3, "\"x\"");
+  std::ofstream(file, std::ios::trunc) << changed;
+  EXPECT_NE(audit_verify(options(), true), 0);
+  EXPECT_NE(audit_export(options()), 0);
+  EXPECT_EQ(exported().size(), 1U);
+}
+
+}  // namespace
+}  // namespace cli
