@@ -360,7 +360,7 @@ class HttpServer {
     auto const sent = co_await guest_.write_text(serialise(*head));
     if (!sent) co_return false;
     if (upgraded) {
-      co_await relay_websocket();
+      co_await relay_frames();
       co_return false;
     }
     bool const whole = co_await send_answer_body(method == "HEAD" ? Framing{} : head->body,
@@ -380,17 +380,10 @@ class HttpServer {
         field.value = one.scrubber->scrub(field.value);
   }
 
-  asio::awaitable<void> relay_websocket() {
-    // Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
-    auto const early = upstream_->reader.take_all();
-    auto sent = co_await guest_.write_text(early);
-    auto const from_guest = reader_.take_all();
-    if (sent && !from_guest.empty()) sent = co_await upstream_->stream->write_text(from_guest);
-    Decision raw;
-    raw.allowed = true;
-    raw.flow = domain::Flow::tcp;
-    auto const permit = RawPermit::from(raw);
-    if (sent && permit) co_await relay_raw(gateway_, *permit, guest_, *upstream_->stream);
+  /// Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
+  asio::awaitable<void> relay_frames() {
+    co_await relay_websocket(
+        gateway_, guest_, reader_.take_all(), *upstream_->stream, upstream_->reader.take_all());
   }
 
   asio::awaitable<bool> send_answer_body(Framing framing, std::vector<Injected>* injected) {

@@ -520,7 +520,8 @@ TEST(Flow, WebSocketsPassOnRulesThatAllowThem) {
   with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
     rig.plain.answer =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "
-        "websocket\r\n\r\nframe";
+        "websocket\r\n\r\n\x81\x05"
+        "frame";
     auto const head = [&](std::string const& host) {
       return fmt::format(
           "GET /ws HTTP/1.1\r\nHost: {}:{}\r\nConnection: Upgrade\r\nUpgrade: "
@@ -534,11 +535,18 @@ TEST(Flow, WebSocketsPassOnRulesThatAllowThem) {
     auto const answer = co_await rig.read_answer(*stream);
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 101 ")) << answer;
     EXPECT_TRUE(answer.ends_with("frame")) << answer;
-    rig.plain.answer = "back";
-    sent = co_await stream->write_text("to server");
+    rig.plain.answer =
+        "\x81\x04"
+        "back";
+    sent = co_await stream->write_text("\x81\x89maskto server");
     std::array<char, 100> buffer;
-    auto const got = co_await stream->read_some(buffer);
-    EXPECT_EQ(std::string(buffer.data(), got.value_or(0)), "back");
+    auto got = co_await stream->read_some(buffer);
+    EXPECT_EQ(std::string(buffer.data(), got.value_or(0)), rig.plain.answer);
+    // A shell in the place of frames goes nowhere and ends the connection.
+    sent = co_await stream->write_text("SSH-2.0-OpenSSH\r\n");
+    got = co_await stream->read_some(buffer);
+    EXPECT_EQ(got.value_or(0), 0U);
+    EXPECT_EQ(rig.plain.received.find("SSH"), std::string::npos);
     auto refused = rig.connect("b.corp.example", rig.plain.port());
     sent = co_await refused->write_text(head("b.corp.example"));
     auto const no = co_await rig.read_answer(*refused);

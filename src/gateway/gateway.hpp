@@ -138,6 +138,14 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream);
 
+/// The two directions of a WebSocket after its handshake, frame by frame: what is no frame ends both.
+/// The texts are bytes that were read ahead.
+asio::awaitable<void> relay_websocket(Gateway& gateway,
+                                      net::ByteStream& guest,
+                                      std::string from_guest,
+                                      net::ByteStream& upstream,
+                                      std::string from_upstream);
+
 /// A stream that first gives bytes which were read ahead of it.
 net::Stream with_prefix(std::string prefix, net::Stream stream);
 

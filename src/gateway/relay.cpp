@@ -1,23 +1,37 @@
 #include "gateway/gateway.hpp"
+#include "gateway/websocket.hpp"
 
 namespace gateway {
 namespace {
 
 constexpr std::size_t chunk_bytes = 16 * 1024;
 
-/// One direction; ends the other side's reading half when this one ends.
-asio::awaitable<void> pump(Gateway* gateway, net::ByteStream* from, net::ByteStream* to, bool up) {
-  std::vector<char> buffer(chunk_bytes);
+/// One direction; ends the other side's reading half when this one ends. `guard` is null for raw
+/// bytes.
+asio::awaitable<void> pump(Gateway* gateway,
+                           net::ByteStream* from,
+                           net::ByteStream* to,
+                           bool up,
+                           WebSocketGuard* guard,
+                           std::string ahead) {
+  std::vector<char> buffer(ahead.begin(), ahead.end());
+  std::size_t have = buffer.size();
+  buffer.resize(std::max(have, chunk_bytes));
   while (true) {
-    auto const got = co_await from->read_some(buffer);
-    if (!got) break;
-    if (*got == 0) {
-      auto const ended = co_await to->shutdown_write();
-      if (!ended) break;
-      co_return;
+    if (have == 0) {
+      auto const got = co_await from->read_some(buffer);
+      if (!got) break;
+      have = *got;
+      if (have == 0) {
+        auto const ended = co_await to->shutdown_write();
+        if (!ended) break;
+        co_return;
+      }
     }
-    if (!gateway->admit_bytes(up ? *got : 0, up ? 0 : *got)) break;
-    auto const sent = co_await to->write_all(std::span(buffer).first(*got));
+    auto const bytes = std::span(buffer).first(std::exchange(have, 0));
+    if (!gateway->admit_bytes(up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
+    if (guard && !guard->check({bytes.data(), bytes.size()})) break;
+    auto const sent = co_await to->write_all(bytes);
     if (!sent) break;
   }
   from->close();
@@ -68,8 +82,21 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream) {
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true));
-  both.spawn("down", pump(&gateway, &upstream, &guest, false));
+  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, {}));
+  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, {}));
+  co_await both.join();
+}
+
+asio::awaitable<void> relay_websocket(Gateway& gateway,
+                                      net::ByteStream& guest,
+                                      std::string from_guest,
+                                      net::ByteStream& upstream,
+                                      std::string from_upstream) {
+  WebSocketGuard up(WebSocketGuard::From::guest);
+  WebSocketGuard down(WebSocketGuard::From::server);
+  async::TaskGroup both(gateway.executor());
+  both.spawn("up", pump(&gateway, &guest, &upstream, true, &up, std::move(from_guest)));
+  both.spawn("down", pump(&gateway, &upstream, &guest, false, &down, std::move(from_upstream)));
   co_await both.join();
 }
 
