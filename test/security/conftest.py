@@ -5,7 +5,9 @@ import json
 import os
 import pathlib
 import random
+import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -113,8 +115,11 @@ class Guest:
 
     def allow(self, *rules: dict, credentials: list | None = None, **policy) -> dict:
         """Puts a policy in force; its rules are all that is allowed."""
+        return self.put_policy({"posture": "allowlist", "rules": [dict(rule, id=f"rule-{n}") for n, rule in enumerate(rules)],
+                                **policy}, credentials)
+
+    def put_policy(self, level: dict, credentials: list | None = None) -> dict:
         self.generation += 1
-        level = {"posture": "allowlist", "rules": [dict(rule, id=f"rule-{n}") for n, rule in enumerate(rules)], **policy}
         status, answer = self.worker.call("PUT", f"/sandboxes/{self.id}/policy", {
             "epoch": self.epoch,
             "policy": {"generation": self.generation, "levels": [{"level": "sandbox", "policy": level}]},
@@ -148,8 +153,106 @@ def guest(platform, worker):
     made.sandbox.kill()
 
 
+@pytest.fixture(scope="session")
+def slot(platform, guest):
+    """The network namespace of the guest's slot."""
+    journal = json.loads((platform.data_dir / "worker" / "sandboxes" / f"{guest.id}.json").read_text())
+    return platform.run_dir / "hostd" / "netns" / str(journal["slot"])
+
+
+class Witness:
+    """What came past the guard of a slot (witness.py)."""
+
+    def __init__(self, slot: pathlib.Path, output: pathlib.Path):
+        self.slot, self.output = slot, output
+        output.write_text("")
+        self.process = subprocess.Popen([sys.executable, str(pathlib.Path(__file__).with_name("witness.py")), str(slot), str(output)],
+                                        stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline().strip() == "ready"
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(10)
+
+    def _seen(self, kind: str, token: str) -> int:
+        return sum(1 for line in self.output.read_text().splitlines()
+                   if (one := json.loads(line))["kind"] == kind and token in one["token"])
+
+    def frames(self, token: str) -> int:
+        return self._seen("frame", token)
+
+    def trapped(self, token: str) -> int:
+        return self._seen("trap", token)
+
+    def tracked(self) -> int:
+        """Connections of this namespace in the kernel's table; -1 where the kernel has none at all."""
+        done = subprocess.run(["nsenter", f"--net={self.slot}", "cat", "/proc/sys/net/netfilter/nf_conntrack_count"],
+                              capture_output=True, text=True, check=False)
+        return int(done.stdout) if done.returncode == 0 else -1
+
+
+@pytest.fixture(scope="session")
+def witness(slot, rig):
+    seen = Witness(slot, rig.directory / "witness.jsonl")
+    yield seen
+    seen.stop()
+
+
+@pytest.fixture(scope="session")
+def slot_rules(slot):
+    """Loads the slot's rules (src/hostd/slot.nft, or a changed text of it) anew, in one transaction."""
+    import mutate
+
+    def load(text: str | None = None) -> None:
+        present = subprocess.run(["nsenter", f"--net={slot}", "nft", "list", "tables"], capture_output=True, text=True, check=True)
+        gone = "".join(f"delete {line}\n" for line in present.stdout.splitlines() if line.split()[-1] in ("guard", "steer"))
+        subprocess.run(["nsenter", f"--net={slot}", "nft", "-f", "-"], input=gone + (text or mutate.rules(mutate.load(), "")),
+                       text=True, check=True)
+
+    return load
+
+
+class Verdicts:
+    """Of this run, for the tables in docs/security (report.py)."""
+
+    def __init__(self):
+        self.cases: dict = {}
+        self.live: dict[str, list[str]] = {}
+        self.mutations: dict[str, list[str]] = {}
+
+
+@pytest.fixture(scope="session")
+def verdicts():
+    kept = Verdicts()
+    yield kept
+    if os.environ.get("SPACE_SECURITY_REPORT"):
+        import report
+
+        report.write(kept, pathlib.Path(os.environ["SPACE_SECURITY_REPORT"]))
+
+
+@pytest.fixture(scope="session")
+def attacker(guest, rig, witness, decisions_of_session, broker):
+    from attacker import Attacker
+
+    return Attacker(guest, rig, witness, decisions_of_session, broker)
+
+
+@pytest.fixture(scope="session")
+def results(attacker, verdicts):
+    from attacker import CASES
+
+    verdicts.cases = {case.id: case for case in attacker.run(CASES)}
+    return verdicts.cases
+
+
 @pytest.fixture
-def decisions(platform, guest):
+def decisions(decisions_of_session):
+    return decisions_of_session
+
+
+@pytest.fixture(scope="session")
+def decisions_of_session(platform, guest):
     """The records of the guest's decisions in the audit log, as they are on disk now."""
     def read(**wanted) -> list[dict]:
         found = []
