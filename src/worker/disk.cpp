@@ -267,9 +267,11 @@ base::Result<PoolSpace> DiskPool::space() const {
     }
   }
   for (auto const& name : names_in(dir_ + "/snapshots")) {
-    struct stat memory{};
-    if (::stat(fmt::format("{}/snapshots/{}/memory", dir_, name).c_str(), &memory) == 0)
-      templates += static_cast<std::uint64_t>(memory.st_blocks) * 512;
+    for (char const* file : {"memory", "pages"}) {
+      struct stat memory{};
+      if (::stat(fmt::format("{}/snapshots/{}/{}", dir_, name, file).c_str(), &memory) == 0)
+        templates += static_cast<std::uint64_t>(memory.st_blocks) * 512;
+    }
   }
   auto const total = about.f_blocks * about.f_frsize;
   // A twentieth for the file system's own metadata: it grows with every clone.

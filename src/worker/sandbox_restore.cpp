@@ -151,6 +151,8 @@ async::Task<void> Sandbox::begin_on(std::shared_ptr<LoadedMachine> from) {
   entry_.slot = *number;
   slot_is_ours_ = true;
   entry_.base = from->saved.base;
+  entry_.machine.clear();  // this machine has the sandbox's own name
+  entry_.machine_epoch = 0;
   if (state_ == State::restoring) {
     entry_.init_key = from->saved.init_key;
   } else {

@@ -211,6 +211,41 @@ TEST_F(Suspend, TheNextWorkerFindsItSuspendedAndCyclesGoOn) {
   });
 }
 
+/// hostd knows a claimed machine by another name: until it is suspended, and no longer.
+TEST_F(Suspend, AWarmMachineIsSuspendedOnItsBaseAndFoundAgainAfterwards) {
+  rig_.config.base_snapshots = true;
+  rig_.config.warm_target = 1;
+  auto request = Rig::request();
+  request.disk_mib = wire::StartSandbox().disk_mib;
+  auto const ready = [](Worker* worker) {
+    return eventually([worker] { return worker->any_warm() != nullptr; });
+  };
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await ready(worker));
+    auto const started = co_await worker->start(request);
+    EXPECT_EQ(started->started_by, "warm machine");
+    EXPECT_TRUE(co_await suspended(worker, request));
+    EXPECT_TRUE(fs::exists(dir(request) + "/base"));
+  });
+  auto const base = fs::hard_link_count(dir(request) + "/base");
+  EXPECT_GE(base, 2U) << "the same file: one copy in the page cache";
+  rig_.config.warm_target = 0;
+  request = next_life(request);
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    auto const restored = co_await worker->restore(request.sandbox, request);
+    EXPECT_TRUE(restored) << (restored ? "" : restored.error().message());
+  });
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    auto const here = worker->find(request.sandbox);
+    EXPECT_TRUE(co_await eventually([&] { return here->describe().vmm_pid != 0; }));
+    EXPECT_EQ(here->describe().state, "running") << "its machine is no orphan";
+    EXPECT_TRUE(co_await suspended(worker, request));
+    EXPECT_TRUE(fs::exists(dir(request) + "/base"));
+    EXPECT_TRUE(co_await worker->restore(request.sandbox, next_life(request)));
+    EXPECT_TRUE(co_await worker->end(request.sandbox, request.epoch + 1));
+  });
+}
+
 TEST_F(Suspend, OfTwoRestoresAtOnceOneWins) {
   life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
     auto const request = co_await start(worker);

@@ -45,12 +45,17 @@ async::Task<wire::WorkerSandbox> Worker::restore(std::string sandbox, wire::Star
     co_return base::fail(base::Code::conflict, "this sandbox is not suspended on this worker");
   if (here->epoch() > request.epoch) co_return other_life();
   if (draining_) co_return base::fail(base::Code::unavailable, "this host is being drained");
-  auto const wanted = std::make_shared<Sandbox::Change>();
-  wanted->what = Sandbox::Change::What::restore;
-  wanted->request = std::move(request);
-  auto done = co_await here->change(wanted);
-  if (!done) co_return std::unexpected(std::move(done.error()));
-  co_return here->describe();
+  for (;;) {
+    auto const wanted = std::make_shared<Sandbox::Change>();
+    wanted->what = Sandbox::Change::What::restore;
+    wanted->request = request;
+    auto done = co_await here->change(wanted);
+    if (done) co_return here->describe();
+    // Machines of nobody make room for somebody's.
+    bool const full = done.error().code() == base::Code::exhausted;
+    bool const freed = full && co_await give_up_warm();
+    if (!freed) co_return std::unexpected(std::move(done.error()));
+  }
 }
 
 async::Task<wire::SnapshotReport> Worker::snapshot(std::string sandbox,
