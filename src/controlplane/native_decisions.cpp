@@ -82,7 +82,8 @@ std::vector<wire::PolicyRule> suggested_rules(std::vector<wire::GatewayDecision>
     if (!by_host.contains(name->str()) && by_host.size() >= suggestions_max) continue;
     auto& rule = by_host[name->str()];
     rule.hosts = {name->str()};
-    if (one.port != 0 && one.port != 443 && one.port != 80) add_once(rule.ports, one.port);
+    bool const special = one.kind != "dns" && one.port != 0 && one.port != 443 && one.port != 80;
+    if (special) add_once(rule.ports, one.port);
     if (one.kind != "request" || one.method.empty()) continue;
     if (!rule.http) rule.http.emplace();
     add_once(rule.http->methods, one.method);

@@ -171,7 +171,7 @@ TEST(Policy, DecisionsAreStreamedAndSuggested) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();
     bench.worker.decisions =
-        R"({"time":"t","sandbox":"x","kind":"dns","decision":"denied","reason":"name_not_allowed","host":"a.example"})"
+        R"({"time":"t","sandbox":"x","kind":"dns","decision":"denied","reason":"name_not_allowed","host":"a.example","port":53})"
         "\n"
         R"({"kind":"request","decision":"denied","reason":"path_not_allowed","host":"b.example","port":8443,"method":"POST","path":"/v1/x"})"
         "\n"
@@ -185,6 +185,8 @@ TEST(Policy, DecisionsAreStreamedAndSuggested) {
     EXPECT_EQ(said.status, 200) << said.text;
     EXPECT_EQ(said["rules"].as_array().size(), 2u) << said.text;
     EXPECT_EQ(said["rules"].at(0).at("hosts").at(0), "a.example");
+    EXPECT_TRUE(said["rules"].at(0).at("ports").as_array().empty())
+        << "asked by DNS, wanted by HTTP";
     EXPECT_EQ(said["rules"].at(1).at("http").at("paths").at(0), "/v1/x");
     EXPECT_EQ(said["rules"].at(1).at("ports").at(0), 8443);
     auto const allowed =

@@ -105,3 +105,18 @@ def test_two_sandboxes_cannot_see_each_other(neighbour, make):
         result = two.commands.run(f"curl -s -m 4 -o /dev/null http://{address}:7000/; echo $?", timeout=60).stdout
         assert result.strip() != "0", f"a neighbour answered at {address}"
     assert one.commands.run("curl -s -m 20 -o /dev/null http://192.0.2.2:7000/; echo $?", timeout=60).stdout.strip() == "0"
+
+
+def test_without_an_uplink_policies_and_credentials_are_kept_and_said_to_open_nothing(platform, make):
+    put = platform.space("credential", "put", "kept", "--host", "api.example", "--header", "x-api-key", stdin=None, input="offline-canary")
+    assert put.stdout.strip() == "kept version 1 active"
+    box = make()
+    try:
+        changed = platform.space("policy", "set", box.sandbox_id, "--allow", "api.example:GET")
+        assert "not in force" in changed.stderr and "no uplink" in changed.stderr, changed.stderr
+        assert "api.example" in platform.space("policy", "show", box.sandbox_id).stdout
+        said = platform.space("policy", "explain", box.sandbox_id, "https://api.example/x")
+        assert "allowed" in said.stdout and "no uplink" in said.stderr, said
+        assert box.commands.run("curl -sS --max-time 5 https://api.example/x || echo unreachable").stdout.strip() == "unreachable"
+    finally:
+        platform.space("credential", "rm", "kept")
