@@ -1,7 +1,6 @@
 #include "worker/memory_pages.hpp"
 
 #include "vmm/changed_pages.hpp"
-#include "worker/seal.hpp"
 
 #include <sys/stat.h>
 
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <vector>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 namespace worker {
@@ -39,14 +39,14 @@ base::Result<void> read_at(os::FdRef file, void* into, std::size_t bytes, std::u
   return {};
 }
 
-/// The file, written from front to back and hashed on the way.
+/// The file, written from front to back. What has been written goes to the disk meanwhile, so that
+/// the sync at the end has little to wait for.
 class Writer {
  public:
   explicit Writer(os::FdRef into) : into_(into) {}
 
   base::Result<void> add(void const* bytes, std::size_t size) {
     auto const* next = static_cast<char const*>(bytes);
-    digest_.add(bytes, size);
     bytes_ += size;
     while (size > 0) {
       auto const done = ::write(into_.get(), next, size);
@@ -57,17 +57,25 @@ class Writer {
       next += done;
       size -= static_cast<std::size_t>(done);
     }
+    if (bytes_ - begun_ >= begin_bytes) {
+      // A hint: the sync reports what goes wrong.
+      static_cast<void>(::sync_file_range(into_.get(),
+                                          static_cast<off64_t>(begun_),
+                                          static_cast<off64_t>(bytes_ - begun_),
+                                          SYNC_FILE_RANGE_WRITE));
+      begun_ = bytes_;
+    }
     return {};
   }
 
   std::uint64_t bytes() const noexcept { return bytes_; }
 
-  std::string hex() { return digest_.hex(); }
-
  private:
+  static constexpr std::uint64_t begin_bytes = 4 << 20;
+
   os::FdRef into_;
-  Sha256 digest_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t begun_ = 0;  // handed to the disk
 };
 
 bool is_zero(char const* page) {
@@ -101,7 +109,7 @@ class Saver {
     auto written = out_.add(runs_.data(), runs_.size() * sizeof(vmm::PageRun));
     if (written) written = out_.add(&trailer, sizeof trailer);
     if (!written) return std::unexpected(written.error());
-    return SavedPages{.pages = pages_, .bytes = out_.bytes(), .sha256 = out_.hex()};
+    return SavedPages{.pages = pages_, .bytes = out_.bytes()};
   }
 
  private:

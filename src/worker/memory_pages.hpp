@@ -13,12 +13,12 @@ namespace worker {
 struct SavedPages {
   std::uint64_t pages = 0;
   std::uint64_t bytes = 0;  // of the file
-  std::string sha256;       // of the file
 };
 
 /// What the kernel holds for the process alone differs: the pages of the file below are the page
 /// cache's. `on_file` is false for a machine that was booted: below it is nothing but zeros, and
-/// pages of zeros are left out. `address`: where memory begins in the process.
+/// pages of zeros are left out. `address`: where memory begins in the process. The machine stands
+/// still meanwhile, so this does nothing but copy; the disk begins to write what is there.
 /// Errors: exhausted (no room for the file), unavailable (the process has ended), internal.
 base::Result<SavedPages> save_changed_pages(hostd::MachineMemory const& machine,
                                             std::uint64_t address,

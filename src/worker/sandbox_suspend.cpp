@@ -69,7 +69,6 @@ struct Gather {
         save_changed_pages(*memory, address, saved.memory_mib, !saved.base.empty(), *file);
     if (!pages) return std::unexpected(pages.error());
     saved.pages_bytes = pages->bytes;
-    saved.pages_sha256 = pages->sha256;
     auto step = keep_rest(*dir);
     if (!step) return std::unexpected(step.error());
     return std::move(saved);

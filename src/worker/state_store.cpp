@@ -203,6 +203,10 @@ base::Result<void> StateStore::keep(SavedMachine saved) const {
     saved.base_bytes = memory->bytes;
     saved.base_changed_ns = memory->changed_ns;
   }
+  // Here and not while they were gathered: the machine of a snapshot goes on meanwhile.
+  auto const pages = sha256_of_file(from + "/pages");
+  if (!pages) return std::unexpected(pages.error());
+  saved.pages_sha256 = *pages;
   SealedMachine sealed;
   sealed.manifest = wire::encode_text(saved);
   sealed.mac = key_->mac_of(sealed.manifest);

@@ -88,7 +88,8 @@ class StateStore {
   base::Result<std::string> begin(std::string const& name) const;
   /// A file in it, opened for reading and writing.
   static base::Result<os::Fd> create(std::string const& gathering, char const* file);
-  /// All of it durable, and under its name. Sizes and times of disk and base are filled in.
+  /// All of it durable, and under its name. Sizes and times of disk and base and the hash of the
+  /// pages are filled in.
   /// Errors: exhausted (no room), conflict (there is one of that name).
   base::Result<void> keep(SavedMachine saved) const;
   void discard(std::string const& name) const;
