@@ -286,6 +286,22 @@ TEST_F(Ahead, WarmMachinesMakeRoomForSandboxes) {
   });
 }
 
+TEST_F(Ahead, TheTargetFollowsTheCreatesWithinBounds) {
+  rig_.config.warm_target = 1;
+  rig_.config.slots_max = 16;
+  rig_.config.memory_mib_max = 64 * 1024;
+  life([](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await wait_ready(worker, 1));
+    for (int i = 0; i < 3; ++i)
+      co_await started_by(worker, usual());
+    EXPECT_TRUE(co_await wait_ready(worker, 3));
+    for (int i = 0; i < 6; ++i)
+      co_await started_by(worker, usual());
+    EXPECT_TRUE(co_await wait_ready(worker, 4)) << "four times what is configured, and no more";
+    EXPECT_EQ(worker->report().warm.at(0).target, 4U);
+  });
+}
+
 TEST_F(Ahead, AClaimThatFailsFallsBackAndLeavesNothing) {
   rig_.config.warm_target = 1;
   life([this](Worker* worker, FakeAgent* agent) -> awaitable<void> {

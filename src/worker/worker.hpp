@@ -3,6 +3,7 @@
 #include "worker/host.hpp"
 #include "worker/sandbox.hpp"
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -74,7 +75,8 @@ class Worker {
   struct Demand {
     base::SteadyTime used{};  // latest create
     std::uint32_t creates = 0;
-    int failures = 0;  // of what was made ahead, in a row
+    std::deque<base::SteadyTime> recent;  // those of the last minute, bounded
+    int failures = 0;                     // of what was made ahead, in a row
     base::SteadyTime not_before{};
   };
 

@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::chrono::seconds look_again(5);
 constexpr std::chrono::minutes wanted_for(10);  // after the latest create
+constexpr std::chrono::seconds demand_window(60);
+constexpr std::uint32_t growth_max = 4;
+constexpr std::size_t recent_max = 256;
 constexpr int quiet_steps = 3;
 constexpr int failures_max = 3;
 constexpr std::chrono::seconds pause_after_failure(15);
@@ -162,12 +165,17 @@ bool Worker::worth_recording(MachineShape const& shape) const {
   return first || found->second.creates >= 2;
 }
 
+/// Follows the creates of the last minute, within bounds.
 std::uint32_t Worker::warm_target(MachineShape const& shape) const {
-  if (shape == home_shape()) return host_.config.warm_target;
+  auto const least = host_.config.warm_target;
   auto const found = demand_.find(shape);
-  bool const wanted = found != demand_.end() && found->second.creates > 0 &&
-                      base::system_clock().steady_now() - found->second.used < wanted_for;
-  return wanted ? host_.config.warm_target : 0;
+  if (found == demand_.end() || found->second.creates == 0)
+    return shape == home_shape() ? least : 0;
+  auto const now = base::system_clock().steady_now();
+  if (now - found->second.used >= wanted_for) return shape == home_shape() ? least : 0;
+  auto const recent = std::ranges::count_if(
+      found->second.recent, [&](auto const& at) { return now - at < demand_window; });
+  return std::clamp(static_cast<std::uint32_t>(recent), least, least * growth_max);
 }
 
 /// Also those that are being made.
@@ -334,6 +342,8 @@ void Worker::note_demand(MachineShape const& shape) {
   auto& demand = demand_[shape];
   demand.used = base::system_clock().steady_now();
   ++demand.creates;
+  demand.recent.push_back(demand.used);
+  if (demand.recent.size() > recent_max) demand.recent.pop_front();
   ahead_changed_.notify_all();
 }
 
