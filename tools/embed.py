@@ -3,6 +3,7 @@
 
     embed.py migrations OUTPUT FILE.sql...   defines store::all_migrations()
     embed.py openapi OUTPUT FILE.yaml        defines controlplane::openapi_json(), the file as JSON
+    embed.py attacks OUTPUT catalogue.json attack.py   defines cli::selftest::catalogue_text() and attack_program()
     embed.py library OUTPUT FILE.so          defines hostd::guest_memory_library(), the file's bytes
 """
 import json
@@ -54,6 +55,24 @@ std::string_view openapi_json() {
 ''' % literal(json.dumps(document, separators=(',', ':'), ensure_ascii=False))
 
 
+def attacks(paths):
+    texts = [open(path, encoding='utf-8').read() for path in paths]
+    return '''#include "cli/selftest_catalogue.hpp"
+namespace cli::selftest {
+std::string_view catalogue_text() {
+  static constexpr std::string_view text =
+%s;
+  return text;
+}
+std::string_view attack_program() {
+  static constexpr std::string_view text =
+%s;
+  return text;
+}
+}  // namespace cli::selftest
+''' % (literal(texts[0]), literal(texts[1]))
+
+
 def library(paths):
     with open(paths[0], 'rb') as file:
         content = file.read()
@@ -71,7 +90,7 @@ std::string_view guest_memory_library() {
 
 def main():
     what, output, paths = sys.argv[1], sys.argv[2], sys.argv[3:]
-    text = {'migrations': migrations, 'openapi': openapi, 'library': library}[what](paths)
+    text = {'migrations': migrations, 'openapi': openapi, 'attacks': attacks, 'library': library}[what](paths)
     os.makedirs(os.path.dirname(output), exist_ok=True)
     with open(output, 'w', encoding='utf-8') as file:
         file.write(text)

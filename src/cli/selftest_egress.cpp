@@ -1,0 +1,270 @@
+#include "cli/selftest_egress.hpp"
+
+#include "cli/doctor.hpp"
+#include "cli/installation.hpp"
+#include "cli/process.hpp"
+#include "cli/selftest_catalogue.hpp"
+#include "cli/selftest_rig.hpp"
+#include "os/text_file.hpp"
+#include "wire/codec.hpp"
+
+#include <sys/random.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <unistd.h>
+
+namespace cli {
+namespace {
+
+namespace fs = std::filesystem;
+using selftest::Case;
+using selftest::CaseVerdict;
+
+std::string new_token() {
+  std::array<unsigned char, 5> bytes{};
+  static_cast<void>(::getrandom(bytes.data(), bytes.size(), 0));
+  std::string out = "tk";
+  for (auto const byte : bytes)
+    out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+/// The installation under attack: the same programs, directories and ports of its own.
+class Target {
+ public:
+  Target(wire::Config const& like, std::string directory)
+      : like_(like),
+        directory_(std::move(directory)),
+        instance_(fmt::format("st{}", ::getpid() % 100'000)) {}
+
+  Target(Target const&) = delete;
+  Target& operator=(Target const&) = delete;
+
+  ~Target() {
+    if (!sandbox_.empty() || started_) static_cast<void>(space({"down", "--purge"}));
+    std::error_code ignored;
+    fs::remove_all(data_dir(), ignored);
+    fs::remove_all(run_dir(), ignored);
+  }
+
+  base::Result<void> start(selftest::EgressRig const& rig) {
+    started_ = true;
+    auto const port = static_cast<unsigned>(20'000 + ::getpid() % 20'000);
+    // Away from the user ids of ordinary installations and of the test suites.
+    auto const users = 3'000'000U + static_cast<unsigned>(::getpid() % 1000) * 1000;
+    auto up = space({"up",
+                     "--instance",
+                     instance_,
+                     "--data-dir",
+                     data_dir(),
+                     "--run-dir",
+                     run_dir(),
+                     "--http-port",
+                     std::to_string(port),
+                     "--tls-port",
+                     std::to_string(port + 1),
+                     "--slot-uid-base",
+                     std::to_string(users),
+                     "--accelerator",
+                     like_.accelerator.empty() ? "auto" : like_.accelerator,
+                     "--warm-target",
+                     "0",
+                     "--uplink",
+                     rig.uplink(),
+                     "--resolver",
+                     selftest::EgressRig::resolver,
+                     "--private-route",
+                     selftest::EgressRig::network,
+                     "--upstream-ca-file",
+                     rig.authority()});
+    if (!up) return base::passing(up, "start an installation of its own");
+    return {};
+  }
+
+  base::Result<void> boot(json::object const& policy) {
+    auto file = keep("policy.json", json::serialize(policy));
+    if (!file) return base::passing(file);
+    auto made = space({"--json", "sandbox", "create", "--policy", *file, "--timeout", "1h"});
+    if (!made) return base::passing(made, "boot a sandbox");
+    boost::system::error_code error;
+    auto const answer = json::parse(*made, error);
+    if (error) return base::fail(base::Code::internal, "sandbox create said no JSON");
+    auto const& inner = member_of(answer, "sandbox");
+    sandbox_ = text_of(inner.is_null() ? answer : inner, "id");
+    if (sandbox_.empty())
+      return base::fail(base::Code::internal, "sandbox create named no sandbox");
+    auto program = keep("attack.py", std::string(selftest::attack_program()));
+    if (!program) return base::passing(program);
+    auto copied = space({"cp", *program, sandbox_ + ":/tmp/attack.py"});
+    if (!copied) return base::passing(copied, "copy the attacks into the guest");
+    return {};
+  }
+
+  base::Result<std::string> slot_netns() const {
+    auto text = os::read_text(data_dir() + "/worker/sandboxes/" + sandbox_ + ".json");
+    if (!text) return base::passing(text, "the worker's journal");
+    boost::system::error_code error;
+    auto const entry = json::parse(*text, error);
+    if (error) return base::fail(base::Code::internal, "the worker's journal is no JSON");
+    return fmt::format("{}/hostd/netns/{}", run_dir(), number_of(entry, "slot"));
+  }
+
+  /// Puts the policy in force and runs the cases in the guest; what the program there printed.
+  base::Result<std::string> attack(json::object const& policy, std::string const& cases) {
+    auto file = keep("policy.json", json::serialize(policy));
+    if (!file) return base::passing(file);
+    auto put = space({"policy", "set", sandbox_, "--policy", *file});
+    if (!put) return base::passing(put, "put a policy in force");
+    auto list = keep("cases.json", cases);
+    if (!list) return base::passing(list);
+    auto copied = space({"cp", *list, sandbox_ + ":/tmp/cases.json"});
+    if (!copied) return base::passing(copied, "copy the cases into the guest");
+    return space({"exec",
+                  sandbox_,
+                  "--user",
+                  "root",
+                  "--timeout",
+                  "10m",
+                  "--",
+                  "python3",
+                  "-B",
+                  "/tmp/attack.py",
+                  "/tmp/cases.json"});
+  }
+
+ private:
+  std::string data_dir() const { return "/var/lib/space-" + instance_; }
+
+  std::string run_dir() const { return "/run/space-" + instance_; }
+
+  base::Result<std::string> keep(std::string const& name, std::string const& text) const {
+    auto path = directory_ + "/" + name;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << text;
+    file.close();
+    if (!file) return base::fail(base::Code::unavailable, "write " + path);
+    return path;
+  }
+
+  base::Result<std::string> space(std::vector<std::string> words) const {
+    std::error_code failed;
+    words.insert(words.begin(), fs::read_symlink("/proc/self/exe", failed).string());
+    Program program{.arguments = std::move(words), .environment = plain_environment()};
+    program.environment.push_back("SPACE_DATA_DIR=" + data_dir());
+    program.environment.push_back("SPACE_RUN_DIR=" + run_dir());
+    if (auto const* images =
+            std::getenv("SPACE_IMAGES_DIR"))  // NOLINT(concurrency-mt-unsafe): one thread
+      program.environment.push_back(std::string("SPACE_IMAGES_DIR=") + images);
+    auto done = run_program(program);
+    if (!done) return base::passing(done);
+    if (done->exit_code != 0)
+      return base::fail(
+          base::Code::unavailable,
+          fmt::format(
+              "space {} ended with {}: {}",
+              program.arguments[1],
+              done->exit_code,
+              done->err.substr(done->err.size() - std::min<std::size_t>(done->err.size(), 600))));
+    return std::move(done->out);
+  }
+
+  wire::Config const& like_;
+  std::string directory_, instance_, sandbox_;
+  bool started_ = false;
+};
+
+base::Result<std::vector<CaseVerdict>> attack_all(Output const& output,
+                                                  wire::Config const& config,
+                                                  std::string const& directory) {
+  auto catalogue = selftest::load_catalogue(selftest::catalogue_text(), new_token);
+  if (!catalogue) return base::passing(catalogue);
+  auto rig = selftest::EgressRig::start(directory);
+  if (!rig) return base::passing(rig, "make an internet of its own");
+  Target target(config, directory);
+  output.note("starting an installation of its own, whose uplink leads nowhere");
+  auto step = target.start(*rig);
+  if (step) step = target.boot(catalogue->policies.front().second);
+  if (!step) return base::passing(step);
+  auto slot = target.slot_netns();
+  if (!slot) return base::passing(slot);
+  auto witness = selftest::GuardWitness::start(*slot, directory + "/frames");
+  if (!witness) return base::passing(witness);
+  for (auto const& [name, policy] : catalogue->policies) {
+    std::vector<Case const*> given;
+    std::vector<Case*> taken;
+    for (auto& one : catalogue->cases) {
+      if (one.policy != name || !one.not_here.empty()) continue;
+      given.push_back(&one);
+      taken.push_back(&one);
+    }
+    if (given.empty()) continue;
+    output.note(fmt::format("{} cases under the policy {}", given.size(), name));
+    auto printed = target.attack(policy, selftest::text_for_guest(given));
+    if (!printed) return base::passing(printed);
+    selftest::take_results(*printed, taken);
+  }
+  ::usleep(500'000);  // what is under way to a server
+  selftest::Outside const outside{[&](std::string const& token) { return rig->arrived(token); },
+                                  [&](std::string const& token) { return witness->passed(token); }};
+  std::vector<CaseVerdict> verdicts;
+  for (auto const& one : catalogue->cases)
+    verdicts.push_back(selftest::judge(one, outside));
+  return verdicts;
+}
+
+CaseVerdict verdict_on_uplink(wire::Config const& config) {
+  auto const finding = probe_uplink(config);
+  return {"uplink",
+          "the real uplink's rules, looked at",
+          finding.health == Health::broken ? "broken" : "held",
+          finding.proof};
+}
+
+int report(Output const& output, std::vector<CaseVerdict> const& verdicts) {
+  std::size_t broken = 0;
+  std::size_t skipped = 0;
+  std::vector<std::vector<std::string>> rows;
+  for (auto const& one : verdicts) {
+    broken += one.verdict == "broken" ? 1 : 0;
+    skipped += one.verdict == "not tried" ? 1 : 0;
+    rows.push_back({one.id, one.verdict, one.what, one.why});
+  }
+  if (output.as_json()) {
+    output.document(wire::encode(verdicts));
+  } else {
+    output.table({"CASE", "VERDICT", "ATTACK", "WHY"}, rows);
+    output.note(fmt::format("{} cases: {} held, {} broken, {} not tried here",
+                            verdicts.size(),
+                            verdicts.size() - broken - skipped,
+                            broken,
+                            skipped));
+  }
+  return broken > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+int selftest_egress(Output const& output) {
+  if (::geteuid() != 0)
+    return output.fail(
+        {base::Code::denied, "the suite makes namespaces and starts an installation: root only"},
+        "Try: sudo space selftest egress");
+  auto const config = config_of_host();
+  std::string directory = "/run/space-selftest-egress-XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr)
+    return output.fail({base::Code::unavailable, "make a directory in /run"});
+  std::error_code ignored;
+  fs::permissions(directory, fs::perms(0755), ignored);  // the worker reads the authority in it
+  auto verdicts = attack_all(output, config, directory);
+  fs::remove_all(directory, ignored);
+  if (!verdicts) return output.fail(verdicts.error());
+  verdicts->push_back(verdict_on_uplink(config));
+  return report(output, *verdicts);
+}
+
+}  // namespace cli
