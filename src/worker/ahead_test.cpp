@@ -286,6 +286,17 @@ TEST_F(Ahead, WarmMachinesMakeRoomForSandboxes) {
   });
 }
 
+TEST_F(Ahead, AHostThatIsDrainedKeepsNoneWaiting) {
+  rig_.config.warm_target = 2;
+  life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await wait_ready(worker, 2));
+    EXPECT_TRUE(co_await worker->set_drain(true));
+    EXPECT_TRUE(co_await eventually([&] { return rig_.hostd.machines() == 0; }));
+    EXPECT_TRUE(co_await worker->set_drain(false));
+    EXPECT_TRUE(co_await wait_ready(worker, 2));
+  });
+}
+
 TEST_F(Ahead, TheTargetFollowsTheCreatesWithinBounds) {
   rig_.config.warm_target = 1;
   rig_.config.slots_max = 16;

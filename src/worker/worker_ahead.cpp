@@ -202,6 +202,7 @@ bool Worker::roomy(MachineShape const& shape) const {
 }
 
 std::optional<Worker::Next> Worker::next_ahead() const {
+  if (draining_) return std::nullopt;
   auto const now = base::system_clock().steady_now();
   auto wanted = std::vector<std::pair<base::SteadyTime, MachineShape>>();
   for (auto const& [shape, demand] : demand_)
@@ -284,13 +285,14 @@ async::Task<void> Worker::make_warm(MachineShape shape) {
   co_return std::unexpected(*sandbox->start_error());
 }
 
-/// Those of snapshots that are no longer used, and those that nobody has wanted for a while.
+/// Those of snapshots that are no longer used, and those that nobody has wanted for a while; all
+/// on a host that is being drained.
 void Worker::retire_warm() {
   std::map<MachineShape, std::uint32_t> kept;
   for (auto const& [id, sandbox] : sandboxes_) {
     if (sandbox->state() != Sandbox::State::warm) continue;
     auto const shape = sandbox->shape();
-    bool const good = host_.bases.current(sandbox->base()) &&
+    bool const good = !draining_ && host_.bases.current(sandbox->base()) &&
                       host_.disks.image_mib(shape.build) > 0 && kept[shape] < warm_target(shape);
     if (good) {
       ++kept[shape];

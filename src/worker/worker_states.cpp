@@ -114,6 +114,7 @@ async::Task<void> Worker::set_drain(bool on) {
     return {};
   });
   if (done) draining_ = on;
+  ahead_changed_.notify_all();
   co_return done;
 }
 
