@@ -164,7 +164,7 @@ void add_sandbox_create(Tree const& tree, CLI::App* noun) {
       ->allow_extra_args(false);
   app->add_option("--allow",
                   options->allow,
-                  "HOST[:PORT][:METHOD[,METHOD]][:PATH] that it may reach; may be repeated")
+                  "HOST[:PORT][:METHOD[,METHOD]][:PATH] or network that it may reach; may be repeated")
       ->allow_extra_args(false);
   app->add_option("--policy", options->policy_file, "a whole policy as JSON, from a file or -");
   app->add_flag("--insecure", options->insecure, "no access token: whoever reaches it may use it");

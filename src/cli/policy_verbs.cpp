@@ -141,6 +141,12 @@ int show_change(Session session, json::value const& answer) {
   return 0;
 }
 
+/// "203.0.113.0/28", "203.0.113.7": a network, not a name.
+bool is_network(std::string_view text) {
+  auto const digits = text.find_first_not_of("0123456789./");
+  return digits == std::string_view::npos && std::ranges::count(text, '.') == 3;
+}
+
 json::object empty_policy() {
   return {{"posture", "allowlist"}, {"rules", json::array()}};
 }
@@ -216,6 +222,12 @@ base::Result<std::optional<json::object>> policy_of(std::vector<std::string> con
   out = empty_policy();
   auto& rules = (*out)["rules"].as_array();
   for (auto const& one : allow) {
+    if (is_network(one)) {
+      auto& cidr = (*out)["cidr"];
+      if (cidr.is_null()) cidr = json::object{{"allow", json::array()}};
+      cidr.at("allow").as_array().emplace_back(one);
+      continue;
+    }
     auto rule = parse_allow(one);
     if (!rule) return base::passing(rule);
     (*rule)["id"] = fmt::format("allow-{}", rules.size() + 1);
@@ -303,6 +315,14 @@ asio::awaitable<int> policy_set(Session session, PolicySetOptions options) {
     for (auto& rule : wanted["rules"].as_array()) {
       rule.as_object()["id"] = fmt::format("allow-{}-{}", version + 1, rules.size() + 1);
       rules.push_back(std::move(rule));
+    }
+    if (auto const* more = member_of(wanted, "cidr").if_object()) {
+      auto& cidr = own["cidr"];
+      if (!cidr.is_object()) cidr = json::object();
+      auto& list = cidr.as_object()["allow"];
+      if (!list.is_array()) list = json::array();
+      for (auto const& network : more->at("allow").as_array())
+        list.as_array().push_back(network);
     }
     if (text_of(own, "posture") == "blocked") own["posture"] = "allowlist";
     wanted = std::move(own);

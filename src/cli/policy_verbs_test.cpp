@@ -55,6 +55,12 @@ TEST(Allow, BecomesAPolicyThatAllowsNothingElse) {
   EXPECT_EQ(policy->posture, wire::Posture::allowlist);
   EXPECT_EQ(policy->rules.size(), 2U);
   EXPECT_NE(policy->rules[0].id, policy->rules[1].id);
+  auto const network = policy_of({"203.0.113.0/28", "a.example", "203.0.113.99"}, "");
+  ASSERT_TRUE(network && *network);
+  auto const with_network = wire::decode<wire::Policy>(**network);
+  ASSERT_TRUE(with_network) << with_network.error().message();
+  EXPECT_EQ(with_network->cidr.allow, (std::vector<std::string>{"203.0.113.0/28", "203.0.113.99"}));
+  EXPECT_EQ(with_network->rules.size(), 1U);
   EXPECT_FALSE(policy_of({"a.example"}, "also-a-file"));
   EXPECT_FALSE(policy_of({}, "/nonexistent/policy.json"));
 }

@@ -236,5 +236,19 @@ TEST(PolicyDiff, NamesTheRules) {
                 "~ rule a", "- rule b", "+ rule c", "~ posture: \"allowlist\" -> \"open\""}));
 }
 
+TEST(Lint, TakesNoLongTimeWhateverItGets) {
+  wire::Policy policy;
+  policy.posture = wire::Posture::allowlist;
+  for (int i = 0; i < 3'000; ++i) {
+    auto& rule = policy.rules.emplace_back();
+    rule.id = std::to_string(i);
+    rule.action = i % 2 == 0 ? wire::RuleAction::deny : wire::RuleAction::allow;
+    for (int host = 0; host < 4; ++host)
+      rule.hosts.push_back(fmt::format("h{}-{}.example", i, host));
+  }
+  auto const said = lint(policy);
+  EXPECT_EQ(said.size(), 1U);
+}
+
 }  // namespace
 }  // namespace domain
