@@ -286,6 +286,24 @@ TEST_F(Ahead, WarmMachinesMakeRoomForSandboxes) {
   });
 }
 
+TEST_F(Ahead, WhatIsMadeOfATemplateGoesWithIt) {
+  rig_.config.warm_target = 1;
+  life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await wait_ready(worker, 1));
+    fs::rename(rig_.config.pool() + "/templates/b1", rig_.config.pool() + "/templates/b2");
+    auto const gone = co_await worker->start(usual());
+    EXPECT_EQ(gone.error().code(), base::Code::not_found);
+    auto next = usual();
+    next.build = "b2";
+    EXPECT_EQ(co_await started_by(worker, next), "cold boot") << "never a machine of another build";
+    EXPECT_TRUE(co_await eventually([&] {
+      auto const warm = worker->any_warm();
+      return snapshots("base-").size() == 1 && warm && warm->shape().build == "b2" &&
+             rig_.hostd.machines() == 1;
+    }));
+  });
+}
+
 TEST_F(Ahead, AHostThatIsDrainedKeepsNoneWaiting) {
   rig_.config.warm_target = 2;
   life([this](Worker* worker, FakeAgent*) -> awaitable<void> {

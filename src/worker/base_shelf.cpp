@@ -28,6 +28,18 @@ void BaseShelf::refuse(MachineShape const& shape, std::string reason) {
   place.reason = std::move(reason);
 }
 
+void BaseShelf::forget(MachineShape const& shape) {
+  places_.erase(shape);
+}
+
+std::vector<MachineShape> BaseShelf::shapes() const {
+  std::vector<MachineShape> out;
+  for (auto const& [shape, place] : places_) {
+    if (place.base) out.push_back(shape);
+  }
+  return out;
+}
+
 bool BaseShelf::failed(BaseSnapshot const& base, bool surely, std::string reason) {
   auto const found = places_.find(base.shape);
   // Somebody else has already seen to it.

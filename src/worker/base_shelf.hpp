@@ -19,6 +19,10 @@ class BaseShelf {
   void put(std::shared_ptr<BaseSnapshot const> base);
   void refuse(MachineShape const& shape, std::string reason);
 
+  void forget(MachineShape const& shape);
+  /// Of those that may be used.
+  std::vector<MachineShape> shapes() const;
+
   /// A machine of it did not come up. A VMM that refuses it is proof enough; an agent that did not
   /// answer may have been the host's fault once. True when it may not be used any more.
   [[nodiscard]] bool failed(BaseSnapshot const& base, bool surely, std::string reason);

@@ -321,6 +321,10 @@ void BaseFiles::set_aside(MachineShape const& shape, std::string const& reason) 
   std::ofstream(to + "/reason") << reason << '\n';
 }
 
+void BaseFiles::remove(MachineShape const& shape) const {
+  remove_all(fmt::format("{}/{}{}", dir_, kept, key_of(shape)));
+}
+
 std::vector<MachineShape> BaseFiles::shapes() const {
   std::vector<MachineShape> out;
   std::error_code failed;

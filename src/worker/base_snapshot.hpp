@@ -91,6 +91,8 @@ class BaseFiles {
                                                          std::uint64_t tsc_khz) const;
   /// Nobody starts from it any more; manifest, state and reason stay for people.
   void set_aside(MachineShape const& shape, std::string const& reason) const;
+  /// Its template is gone. Machines that live on it keep the file.
+  void remove(MachineShape const& shape) const;
   /// What there is, by its manifests.
   std::vector<MachineShape> shapes() const;
 

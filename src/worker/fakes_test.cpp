@@ -359,6 +359,13 @@ FakeHostd::Answer FakeHostd::dial() const {
   return out;
 }
 
+void FakeHostd::forget_all() {
+  std::scoped_lock const lock(mutex_);
+  for (auto& [number, slot] : slots_)
+    static_cast<void>(end(slot));
+  slots_.clear();
+}
+
 void FakeHostd::kill_machine(std::uint32_t slot, int signal) {
   std::scoped_lock const lock(mutex_);
   ::kill(slots_.at(slot).pid, signal);

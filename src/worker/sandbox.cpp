@@ -83,6 +83,8 @@ Sandbox::Sandbox(Host& host, JournalEntry found_again, Reservation reservation, 
       state_(state_of(entry_, found)),
       found_(found),
       adopted_(true),
+      lived_before_(entry_.phase == "running" || entry_.phase == "paused" ||
+                    entry_.phase == "suspending"),
       slot_is_ours_(found != Found::nothing),
       changing_(host.executor),
       talking_(host.executor),

@@ -192,6 +192,7 @@ class Sandbox {
   void blame(std::string cause, std::string detail);
   async::Task<void> write_journal(std::string phase);
   void blame_exit(vmm::Exit exit);
+  void blame_host();
   wire::AgentInit agent_init() const;
 
   Host& host_;
@@ -204,6 +205,7 @@ class Sandbox {
   State state_ = State::starting;
   Found found_ = Found::nothing;
   bool adopted_ = false;
+  bool lived_before_ = false;  // under the worker before us
   bool slot_is_ours_ = false;
   bool end_asked_ = false;
   std::shared_ptr<BaseSnapshot const> base_;

@@ -124,6 +124,7 @@ asio::awaitable<void> Sandbox::end() {
   co_await persist("remove the slot", &Sandbox::remove_slot);
   co_await persist("remove the disk", &Sandbox::remove_disk);
   co_await persist("remove the suspended state", &Sandbox::drop_saved);
+  if (lived_before_) blame_host();
   blame("unknown", "nobody saw it end");
   auto const now = base::system_clock().wall_now();
   entry_.ended_at = base::to_rfc3339(now);
@@ -202,7 +203,14 @@ void Sandbox::blame_exit(vmm::Exit exit) {
     if (start_error_)
       start_error_ = base::Error(start_error_->code(), entry_.detail, start_error_->detail());
   }
+  if (exit.cause == vmm::ExitCause::unknown && lived_before_) return blame_host();
   blame(cause_name(exit.cause), std::move(exit.detail));
+}
+
+/// It ran when its worker was seen last, and neither machine nor anybody who saw its end is left.
+void Sandbox::blame_host() {
+  blame("host_stopped",
+        "its host stopped without a warning (a power cut, or everything was killed at once)");
 }
 
 async::Task<void> Sandbox::remove_slot() {

@@ -276,7 +276,7 @@ asio::awaitable<void> Sandbox::find_at_rest() {
   }
   bool const nothing_saved = !saved && saved.error().code() == base::Code::not_found;
   if (undecided && nothing_saved) {
-    blame("unknown", "its host went away while it was being suspended");
+    blame_host();
     co_return become(State::ending);
   }
   // The store has it, or says why what it has is of no use.

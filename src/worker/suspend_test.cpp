@@ -211,6 +211,25 @@ TEST_F(Suspend, TheNextWorkerFindsItSuspendedAndCyclesGoOn) {
   });
 }
 
+TEST_F(Suspend, AfterAPowerCutSuspendedOnesAreWholeAndRunningOnesToldLost) {
+  wire::StartSandbox asleep, awake;
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    asleep = co_await start(worker);
+    EXPECT_TRUE(co_await suspended(worker, asleep));
+    awake = co_await start(worker);
+  });
+  rig_.hostd.forget_all();
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await eventually([&] { return !worker->find(awake.sandbox); }));
+    auto const* over = worker->host().ended.find(awake.sandbox);
+    EXPECT_TRUE(over);
+    if (!over) co_return;
+    EXPECT_EQ(over->cause, "host_stopped");
+    EXPECT_THAT(over->detail, HasSubstr("power cut"));
+    EXPECT_TRUE(co_await worker->restore(asleep.sandbox, next_life(asleep)));
+  });
+}
+
 /// hostd knows a claimed machine by another name: until it is suspended, and no longer.
 TEST_F(Suspend, AWarmMachineIsSuspendedOnItsBaseAndFoundAgainAfterwards) {
   rig_.config.base_snapshots = true;

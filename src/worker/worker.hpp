@@ -98,6 +98,7 @@ class Worker {
   async::Task<void> record_base(MachineShape shape);
   async::Task<void> make_warm(MachineShape shape);
   void retire_warm();
+  boost::asio::awaitable<void> forget_unwanted();
   std::shared_ptr<Sandbox> find_warm(MachineShape const& shape) const;
   boost::asio::awaitable<bool> give_up_warm();
   boost::asio::awaitable<void> wait_looked_at(MachineShape shape);

@@ -15,6 +15,7 @@ constexpr std::chrono::minutes wanted_for(10);  // after the latest create
 constexpr std::chrono::seconds demand_window(60);
 constexpr std::uint32_t growth_max = 4;
 constexpr std::size_t recent_max = 256;
+constexpr std::size_t bases_max = 16;  // from which on each template has one
 constexpr int quiet_steps = 3;
 constexpr int failures_max = 3;
 constexpr std::chrono::seconds pause_after_failure(15);
@@ -102,6 +103,7 @@ asio::awaitable<void> Worker::keep_ready() {
   }
   co_await load_bases();
   for (;;) {
+    co_await forget_unwanted();
     retire_warm();
     auto const next = next_ahead();
     if (!next) {
@@ -154,7 +156,8 @@ std::optional<MachineShape> Worker::home_shape() const {
   return MachineShape{build, *accelerator, usual.vcpus, usual.memory_mib, usual.disk_mib};
 }
 
-/// One per template at once; of other sizes once they were wanted twice.
+/// One per template at once; of other sizes once they were wanted twice, and not of all that
+/// anybody can think of: each costs a boot and some hundred MiB.
 bool Worker::worth_recording(MachineShape const& shape) const {
   if (shape == home_shape()) return true;
   auto const found = demand_.find(shape);
@@ -162,7 +165,7 @@ bool Worker::worth_recording(MachineShape const& shape) const {
   bool const first = std::ranges::none_of(demand_, [&](auto const& one) {
     return one.first.build == shape.build && host_.bases.find(one.first) != nullptr;
   });
-  return first || found->second.creates >= 2;
+  return first || (found->second.creates >= 2 && host_.bases.shapes().size() < bases_max);
 }
 
 /// Follows the creates of the last minute, within bounds.
@@ -300,6 +303,23 @@ void Worker::retire_warm() {
       sandbox->ask_end("deleted", "");
     }
   }
+}
+
+/// Snapshots of templates that are gone, and sizes that nobody asks for any more.
+asio::awaitable<void> Worker::forget_unwanted() {
+  for (auto const& shape : host_.bases.shapes()) {
+    if (host_.disks.image_mib(shape.build) > 0) continue;
+    base::log::info("base_snapshot_removed",
+                    {{"build", shape.build}, {"what", "its template is gone"}});
+    host_.bases.forget(shape);
+    demand_.erase(shape);
+    co_await async::run_blocking([files = host_.base_files, shape] { files.remove(shape); });
+  }
+  auto const now = base::system_clock().steady_now();
+  std::erase_if(demand_, [&](auto const& one) {
+    return one.second.creates > 0 && now - one.second.used >= wanted_for &&
+           !host_.bases.find(one.first);
+  });
 }
 
 std::shared_ptr<Sandbox> Worker::find_warm(MachineShape const& shape) const {

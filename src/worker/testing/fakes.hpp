@@ -62,6 +62,8 @@ class FakeHostd {
   static constexpr std::size_t memory_bytes = std::size_t{512} << 20;
   void write_memory(std::size_t at, std::string_view text);
 
+  /// As a power cut: no machine, no slot, no memory of them.
+  void forget_all();
   void kill_machine(std::uint32_t slot, int signal);
   /// What the guest writes to its console.
   void say_on_console(std::uint32_t slot, std::string_view text);
