@@ -4,6 +4,7 @@
 #include "base/log.hpp"
 #include "controller/backoff.hpp"
 #include "controller/finisher.hpp"
+#include "domain/timeouts.hpp"
 
 namespace controller {
 namespace {
@@ -69,11 +70,6 @@ bool is_reached(SandboxState state, std::string_view kind) {
   return (kind == "sandbox.pause" && state == SandboxState::paused) ||
          (kind == "sandbox.resume" && state == SandboxState::running) ||
          (kind == "sandbox.suspend" && state == SandboxState::suspended);
-}
-
-/// The platform's own decisions: an end that the owner asked for still comes.
-bool keeps_deadline(std::string_view actor) {
-  return actor == "idle" || actor == "host";
 }
 
 }  // namespace
@@ -166,7 +162,7 @@ store::asio::awaitable<Finisher::Step> Finisher::apply_move(store::SandboxRow ro
   change.actor = "controller";
   change.operation = operation.public_id;
   change.suspended_bytes = suspended_bytes;
-  change.keep_deadline = keeps_deadline(operation.actor);
+  change.deadline_grace = domain::deadline_grace(operation.actor);
   if (why) {
     change.error_code = std::string(base::name_of(why->code()));
     change.error_message = why->message();

@@ -4,6 +4,7 @@
 #include "base/id.hpp"
 #include "base/log.hpp"
 #include "controlplane/sandbox_service.hpp"
+#include "domain/timeouts.hpp"
 
 namespace controlplane {
 namespace {
@@ -66,11 +67,6 @@ Kind const* kind_in(SandboxState state) {
     default:
       return nullptr;
   }
-}
-
-/// Platform's own decisions: an end that the owner asked for still comes.
-bool keeps_deadline(std::string_view actor) {
-  return actor == "idle" || actor == "host";
 }
 
 }  // namespace
@@ -276,7 +272,7 @@ asio::awaitable<void> SandboxService::settle_move(std::shared_ptr<Moving> moving
   change.epoch = moving->row.epoch;
   change.actor = moving->actor;
   change.operation = moving->operation;
-  change.keep_deadline = keeps_deadline(moving->actor);
+  change.deadline_grace = domain::deadline_grace(moving->actor);
   if (machine) {
     change.suspended_bytes = machine->suspended_bytes;
     if (moving->start) {

@@ -36,6 +36,12 @@ base::Result<std::chrono::seconds> check_new_timeout(std::int64_t seconds, Timeo
   return check_range(seconds, limits);
 }
 
+std::optional<std::chrono::seconds> deadline_grace(std::string_view actor) noexcept {
+  if (actor == "idle") return std::chrono::seconds(0);
+  if (actor == "host") return std::chrono::hours(24 * 7);
+  return std::nullopt;
+}
+
 std::string spell(std::chrono::seconds duration) {
   auto const count = duration.count();
   if (count != 0 && count % 3600 == 0) return counted(count / 3600, "hour");

@@ -9,6 +9,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
+TEST(Timeouts, OnlyThePlatformsOwnSuspendsKeepADeadline) {
+  EXPECT_FALSE(deadline_grace("kabc").has_value());
+  EXPECT_FALSE(deadline_grace("deadline").has_value());
+  EXPECT_EQ(deadline_grace("idle"), std::chrono::seconds(0));
+  EXPECT_EQ(deadline_grace("host"), std::chrono::hours(24 * 7));
+}
+
 TEST(Timeouts, AreOneSecondToTheLimit) {
   EXPECT_EQ(check_timeout(1).value(), 1s);
   EXPECT_EQ(check_timeout(300).value(), 300s);

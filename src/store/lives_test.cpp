@@ -27,7 +27,7 @@ async::Task<SandboxRow> suspended(Store& store, SandboxRow row, bool keep_deadli
   auto change = change_of(*begun->now, SandboxEvent::suspend_done);
   change.operation = operation;
   change.suspended_bytes = 4096;
-  change.keep_deadline = keep_deadline;
+  if (keep_deadline) change.deadline_grace = 0s;
   auto done = co_await store.sandboxes.apply(std::move(change), soon());
   if (!done) co_return base::passing(done);
   EXPECT_TRUE(done->applied);
@@ -188,10 +188,12 @@ TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
     ASSERT_OK(world);
     auto wanted = new_sandbox(*world);
     wanted.idle_timeout_s = 60;
+    wanted.timeout_s = 3600;
     auto idle = co_await running_sandbox_of(store, wanted);
     ASSERT_OK(idle);
     wanted = new_sandbox(*world);
     wanted.idle_timeout_s = 60;
+    wanted.timeout_s = 3600;
     auto used = co_await running_sandbox_of(store, wanted);
     ASSERT_OK(used);
     wanted = new_sandbox(*world);
@@ -213,10 +215,20 @@ TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
     EXPECT_EQ(due->at(0).actor, "idle");
     // The platform put it to sleep: the end that its owner asked for still comes.
     auto change = change_of(due->at(0).sandbox, SandboxEvent::suspend_done);
-    change.keep_deadline = true;
+    change.deadline_grace = 0s;
     auto done = co_await store.sandboxes.apply(change, soon());
     ASSERT_OK(done);
+    EXPECT_TRUE(idle->deadline_at.has_value());
     EXPECT_EQ(done->now->deadline_at, idle->deadline_at);
+    // A host that stops leaves time to come back.
+    auto begin = begin_of(*used, SandboxEvent::suspend, "sandbox.suspend");
+    auto begun = co_await store.sandboxes.begin(begin, soon());
+    ASSERT_OK(begun);
+    change = change_of(*begun->now, SandboxEvent::suspend_done);
+    change.deadline_grace = std::chrono::hours(24);
+    done = co_await store.sandboxes.apply(change, soon());
+    ASSERT_OK(done);
+    EXPECT_GT(*done->now->deadline_at, *used->deadline_at + std::chrono::hours(20));
   });
 }
 

@@ -50,9 +50,10 @@ Statement const apply_statement{
     "    started_at = case when $6 then now() else started_at end,"
     "    deadline_at = case when $6 and timeout_s > 0 then now() + timeout_s * interval '1 second'"
     "      when $6 then null"
-    "      when $3 = 'suspended' and $2 = 'suspending' and not ($16 and on_timeout = 'delete') "
-    "then "
-    "null"
+    "      when $3 = 'suspended' and $2 = 'suspending' and ($16::int is null or on_timeout <> "
+    "'delete') then null"
+    "      when $3 = 'suspended' and $2 = 'suspending' and deadline_at is not null"
+    "        then greatest(deadline_at, now() + $16::int * interval '1 second')"
     "      else deadline_at end,"
     "    timeline = coalesce($7::jsonb, timeline),"
     "    end_reason = case when $8 <> '' then $8 else end_reason end,"
@@ -274,7 +275,9 @@ async::Task<Changed> Sandboxes::apply(Change change, base::Deadline deadline) {
       .text(change.detail);
   params.text(change.actor).text(change.operation).document(change.data);
   params.text(change.error_code).text(change.error_message);
-  params.number(static_cast<std::int64_t>(change.suspended_bytes)).boolean(change.keep_deadline);
+  std::optional<std::int64_t> grace;
+  if (change.deadline_grace) grace = change.deadline_grace->count();
+  params.number(static_cast<std::int64_t>(change.suspended_bytes)).number_or_null(grace);
   auto rows = co_await database_.run(apply_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   Changed changed;

@@ -25,8 +25,8 @@ struct SandboxRow {
   std::string node_address;   // nodes.address: the directory of that worker's sockets
   std::string template_public_id;
   std::string template_name;
-  std::string build_id;  // UUID of the template build
-  std::string build;     // the worker's name of it: content address
+  std::string build_id;                       // UUID of the template build
+  std::string build;                          // the worker's name of it: content address
   std::string default_user, default_workdir;  // the template build's
   std::uint32_t vcpus = 1;
   std::uint32_t memory_mib = 512;
@@ -109,10 +109,9 @@ struct Change {
   // For `end`: why. For ends by themselves and for `released` see End.
   std::optional<domain::EndReason> reason;
   std::string detail;
-  // For `suspend_done`: what the worker said, and whether a deadline that ends it goes on (the
-  // platform suspended it, not its owner).
+  // For `suspend_done`: what the worker said, and domain::deadline_grace of who asked for it.
   std::uint64_t suspended_bytes = 0;
-  bool keep_deadline = false;
+  std::optional<std::chrono::seconds> deadline_grace;
 };
 
 /// A change that takes time: the row moves to its transitional state and gets an operation.
