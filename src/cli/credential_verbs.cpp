@@ -50,14 +50,6 @@ std::string path_of_credential(CredentialOptions const& options, std::string_vie
   return path_of("credentials", options.name, fmt::format("{}{}", below, scope));
 }
 
-std::string joined(json::value const& list) {
-  std::string out;
-  if (auto const* array = list.if_array())
-    for (auto const& one : *array)
-      out += (out.empty() ? "" : ",") + std::string(one.is_string() ? one.get_string() : "");
-  return out;
-}
-
 int show_change(Session session, json::value const& answer) {
   if (session.out.as_json()) {
     session.out.document(answer);

@@ -13,6 +13,10 @@ base::Result<json::object> parse_allow(std::string_view text);
 /// empty.
 base::Result<std::optional<json::object>> policy_of(std::vector<std::string> const& allow,
                                                     std::string const& policy_file);
+/// A policy that allows nothing yet.
+json::object empty_policy();
+/// The elements of an array with commas between; "" when it is none.
+std::string joined(json::value const& list);
 /// The rule as one would write it after --allow; "" when it says more than that.
 std::string allow_text(json::value const& rule);
 
