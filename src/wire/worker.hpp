@@ -31,8 +31,11 @@
 ///   POST   /drain  SetDrain                 → NodeReport; with `on` new sandboxes are refused: unavailable
 ///   PUT    /sandboxes/{id}/token  SetToken  → 204 (the agent knows the new token)
 ///   PUT    /sandboxes/{id}/policy SetPolicy → GatewayApplied (in force on live connections, too)
-///   GET    /sandboxes/{id}/decisions        → NDJSON stream of AuditRecord, first the latest that are remembered;
-///                                             an empty line every 5 s; ends with the sandbox
+///   GET    /sandboxes/{id}/decisions[?follow=0]
+///                                           → NDJSON stream of audit records (GatewayDecision with time, sandbox, epoch),
+///                                             first the latest that are remembered; an empty line every 5 s; ends with
+///                                             the sandbox, with follow=0 after the remembered ones
+///   GET    /audit?sandbox=ID&after=N&limit=N → {"records":[…],"next_after":N,"more":…}: a page of the log on disk
 ///   GET    /sandboxes/{id}/metrics          → the agent's /metrics
 ///   GET    /sandboxes/{id}/console          → text/plain, the last 64 KiB of the guest's console
 ///   GET    /ended                           → NDJSON stream of EndedSandbox, first those of the last 10 minutes;
