@@ -14,8 +14,9 @@ std::unexpected<base::Error> lacking(std::string_view what,
           "this host has {} {} left for sandboxes, and this one needs {}", left, what, wanted));
 }
 
+/// What is not wanted fits also where more is promised than there is: the pool may have shrunk.
 bool fits(std::uint64_t total, std::uint64_t used, std::uint64_t wanted) {
-  return used <= total && wanted <= total - used;
+  return wanted == 0 || (used <= total && wanted <= total - used);
 }
 
 }  // namespace

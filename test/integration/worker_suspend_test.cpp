@@ -5,6 +5,8 @@
 #include "integration/hostd_fixture.hpp"
 #include "worker/worker.hpp"
 
+#include <sys/mount.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -174,6 +176,55 @@ TEST_P(WorkerSuspend, APauseTakesTheClockAlongAndASnapshotHasChildren) {
     EXPECT_TRUE(co_await worker->end(id, 1));
   });
 }
+
+/// On a pool of its own that is too small for the memory of a booted machine.
+class FullPool : public WorkerSuspend {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root: it mounts a file system";
+    pool_ = installation_.config().pool();
+    fs::create_directories(pool_);
+    resize("size=64m", 0);
+    WorkerSuspend::SetUp();
+  }
+
+  ~FullPool() override {
+    if (!pool_.empty()) ::umount2(pool_.c_str(), MNT_DETACH);
+  }
+
+  void resize(char const* size, unsigned long flags) {
+    ASSERT_EQ(::mount("tmpfs", pool_.c_str(), "tmpfs", flags, size), 0) << "needs root";
+  }
+
+  std::string pool_;
+};
+
+TEST_P(FullPool, UndoesTheSuspend) {
+  auto wanted = request();
+  wanted.disk_mib = 16;
+  life([&](worker::Worker* worker) -> awaitable<void> {
+    auto const& id = wanted.sandbox;
+    auto const started = co_await worker->start(wanted);
+    EXPECT_TRUE(started) << (started ? "" : started.error().message() + started.error().detail());
+    if (!started) co_return;
+    auto const failed = co_await worker->change(id, 1, What::suspend);
+    EXPECT_FALSE(failed);
+    if (!failed)
+      EXPECT_EQ(failed.error().code(), base::Code::exhausted) << failed.error().message();
+    EXPECT_EQ(worker->find(id)->describe().state, "running");
+    EXPECT_LT(co_await clock_error(worker, id), 2.5);
+    EXPECT_TRUE(fs::is_empty(pool_ + "/suspended"));
+    resize("size=400m", MS_REMOUNT);
+    auto const suspended = co_await worker->change(id, 1, What::suspend);
+    EXPECT_TRUE(suspended) << (suspended ? "" : suspended.error().message());
+    ++wanted.epoch;
+    EXPECT_TRUE(co_await worker->restore(id, wanted));
+    EXPECT_LT(co_await clock_error(worker, id), 2.5);
+    EXPECT_TRUE(co_await worker->end(id, wanted.epoch));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, FullPool, ::testing::Values(false));
 
 INSTANTIATE_TEST_SUITE_P(Memory,
                          WorkerSuspend,
