@@ -205,7 +205,7 @@ std::vector<Attempt> Targets::attempts(wire::Config const& config) const {
   for (auto const& [what, action, path] :
        {Socket{"reach hostd", "packets", config.hostd_socket()},
         Socket{"reach the worker", "stream", config.worker_socket()},
-        Socket{"reach the worker's dialling socket", "packets", config.dial_socket()},
+        Socket{"reach the worker's dialling socket", "stream", config.dial_socket()},
         Socket{"reach the API's internal socket", "stream", config.internal_socket()},
         Socket{"reach the API", "stream", config.api_socket()},
         Socket{"reach the proxy", "stream", config.proxy_socket()},

@@ -8,6 +8,8 @@
 #include <deque>
 #include <map>
 
+#include <malloc.h>
+
 namespace gateway {
 namespace {
 
@@ -17,6 +19,7 @@ constexpr std::size_t command_bytes_max = 8 << 20;
 constexpr std::size_t backlog_max = 4096;
 constexpr std::size_t names_per_event = 256;
 constexpr auto coalesce_every = 1s;
+constexpr auto idle_after = 2s;
 
 /// Sends events to the worker in order. Decisions wait in a bounded queue; when it is full they are
 /// counted, and the count is sent as a record of its own, so that a gap in the audit is itself in
@@ -148,6 +151,7 @@ class GatewayProcess {
                             os::Fd renewals) {
     services_.spawn("events", sender_.run());
     services_.spawn("coalesce", sender_.flush_coalesced());
+    services_.spawn("memory", give_memory_back());
     services_.spawn("tcp", accept_flows(tcp));
     services_.spawn("dns_datagrams", serve_dns_datagrams(gateway_, std::move(dns_datagram)));
     services_.spawn("dns_streams", accept_queries(dns_stream));
@@ -163,6 +167,18 @@ class GatewayProcess {
   }
 
  private:
+  /// What a start, a large policy or a crowd of connections needed is the host's again once nothing
+  /// lives: most gateways of a host are idle most of the time.
+  asio::awaitable<void> give_memory_back() {
+    bool used = true;
+    while (true) {
+      co_await async::sleep_for(idle_after);
+      bool const idle = flows_.running() == 0;
+      if (idle && used) ::malloc_trim(0);
+      used = !idle || std::exchange(commanded_, false);
+    }
+  }
+
   void report_broker() {
     wire::GatewayEvent event;
     event.broker_lost = true;
@@ -230,6 +246,7 @@ class GatewayProcess {
       return;
     }
     gateway_.heard_of_worker();
+    commanded_ = commanded_ || command->start || command->policy;
     if (command->start) {
       auto started = gateway_.start(*command->start);
       if (started) {
@@ -284,6 +301,7 @@ class GatewayProcess {
 
   std::shared_ptr<net::ByteStream> worker_;
   EventSender sender_;
+  bool commanded_ = false;  // since memory was given back
   Gateway gateway_;
   async::TaskGroup flows_;
   async::TaskGroup services_;

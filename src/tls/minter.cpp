@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t names_max = 1024;
 constexpr std::chrono::hours validity{24};
+/// How far apart the two clocks may drift before certificates are made anew: half of what they are
+/// backdated.
+constexpr std::chrono::minutes drift_max{30};
 
 template <auto free> struct Free {
   template <class T> void operator()(T* object) const noexcept { free(object); }
@@ -36,10 +39,11 @@ bool set_serial(X509* certificate) {
   return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr;
 }
 
-bool set_times(X509* certificate) {
+bool set_times(X509* certificate, base::WallTime wall) {
   auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(validity).count();
-  return X509_gmtime_adj(X509_getm_notBefore(certificate), -3600) != nullptr &&
-         X509_gmtime_adj(X509_getm_notAfter(certificate), seconds) != nullptr;
+  auto now = std::chrono::system_clock::to_time_t(wall);
+  return X509_time_adj_ex(X509_getm_notBefore(certificate), 0, -3600, &now) != nullptr &&
+         X509_time_adj_ex(X509_getm_notAfter(certificate), 0, seconds, &now) != nullptr;
 }
 
 bool add_constant(X509* certificate, X509* issuer, int kind, char const* value) {
@@ -67,10 +71,14 @@ bool add_name(X509* certificate, std::string const& host) {
 struct Minted {
   Certificate certificate;
   base::SteadyTime until;
+  base::SteadyTime made;
+  base::WallTime made_wall;
 };
 
 class MemoryMinter final : public Minter, public std::enable_shared_from_this<MemoryMinter> {
  public:
+  explicit MemoryMinter(base::Clock const& clock) : clock_(clock) {}
+
   base::Result<void> begin(std::string const& label) {
     authority_key_ = Key(EVP_EC_gen("P-256"));
     leaf_key_ = Key(EVP_EC_gen("P-256"));
@@ -84,7 +92,8 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
     auto* const root = authority_.get();
     bool const good =
         X509_set_version(root, X509_VERSION_3) == 1 && set_serial(root) &&
-        X509_gmtime_adj(X509_getm_notBefore(root), -86'400) != nullptr &&
+        // Far back, so that a clock that is set back does not make the authority one of the future.
+        X509_gmtime_adj(X509_getm_notBefore(root), -10L * 365 * 86'400) != nullptr &&
         X509_gmtime_adj(X509_getm_notAfter(root), 10L * 365 * 86'400) != nullptr &&
         X509_set_pubkey(root, authority_key_.get()) == 1 &&
         X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, bytes, -1, -1, 0) == 1 &&
@@ -113,14 +122,15 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
   std::string const& authority_pem() const noexcept override { return authority_pem_; }
 
   base::Result<void> prepare(std::string const& host) override {
-    auto const now = base::system_clock().steady_now();
-    if (auto const known = minted_.find(host); known != minted_.end() && known->second.until > now)
+    auto const now = clock_.steady_now();
+    if (auto const known = minted_.find(host); known != minted_.end() && good(known->second))
       return {};
     if (minted_.size() >= names_max) minted_.clear();
     auto leaf = mint(host);
     if (!leaf) return base::passing(leaf);
-    minted_.insert_or_assign(host,
-                             Minted{std::move(*leaf), now + validity - std::chrono::hours(2)});
+    minted_.insert_or_assign(
+        host,
+        Minted{std::move(*leaf), now + validity - std::chrono::hours(2), now, clock_.wall_now()});
     return {};
   }
 
@@ -138,6 +148,13 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
   }
 
  private:
+  /// Not after its time, nor when the host's clock was set meanwhile: the guest's follows it.
+  bool good(Minted const& minted) const {
+    auto const steady = clock_.steady_now();
+    auto const drift = (clock_.wall_now() - minted.made_wall) - (steady - minted.made);
+    return minted.until > steady && drift < drift_max && drift > -drift_max;
+  }
+
   /// What all leaves have in common is made once: setting a public key costs ten times as much as
   /// signing.
   base::Result<void> make_pattern() {
@@ -145,7 +162,7 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
     auto* const leaf = pattern_.get();
     bool const good =
         leaf != nullptr && X509_set_version(leaf, X509_VERSION_3) == 1 && set_serial(leaf) &&
-        set_times(leaf) && X509_set_pubkey(leaf, leaf_key_.get()) == 1 &&
+        set_times(leaf, clock_.wall_now()) && X509_set_pubkey(leaf, leaf_key_.get()) == 1 &&
         X509_set_issuer_name(leaf, X509_get_subject_name(authority_.get())) == 1 &&
         add_constant(leaf, authority_.get(), NID_basic_constraints, "critical,CA:FALSE") &&
         add_constant(leaf, authority_.get(), NID_key_usage, "critical,digitalSignature") &&
@@ -159,13 +176,14 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
 
   base::Result<Certificate> mint(std::string const& host) {
     Certificate leaf(X509_dup(pattern_.get()));
-    bool const good = leaf && set_serial(leaf.get()) && set_times(leaf.get()) &&
+    bool const good = leaf && set_serial(leaf.get()) && set_times(leaf.get(), clock_.wall_now()) &&
                       add_name(leaf.get(), host) &&
                       X509_sign(leaf.get(), authority_key_.get(), EVP_sha256()) > 0;
     if (!good) return failed("make a certificate");
     return leaf;
   }
 
+  base::Clock const& clock_;
   Key authority_key_;
   Key leaf_key_;
   Certificate authority_;
@@ -177,8 +195,9 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
 
 }  // namespace
 
-base::Result<std::shared_ptr<Minter>> Minter::make(std::string const& label) {
-  auto minter = std::make_shared<MemoryMinter>();
+base::Result<std::shared_ptr<Minter>> Minter::make(std::string const& label,
+                                                   base::Clock const& clock) {
+  auto minter = std::make_shared<MemoryMinter>(clock);
   if (auto begun = minter->begin(label); !begun) return base::passing(begun);
   return std::shared_ptr<Minter>(std::move(minter));
 }

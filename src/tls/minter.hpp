@@ -13,14 +13,15 @@ namespace tls {
 class Minter {
  public:
   /// `label` becomes part of the authority's name, for people who look at certificates.
-  static base::Result<std::shared_ptr<Minter>> make(std::string const& label);
+  static base::Result<std::shared_ptr<Minter>> make(
+      std::string const& label, base::Clock const& clock = base::system_clock());
   virtual ~Minter() = default;
 
   /// The authority's certificate, for the trust store of the clients.
   virtual std::string const& authority_pem() const noexcept = 0;
 
   /// Makes (or finds) the certificate for exactly `host` — a canonical host name — valid from an
-  /// hour ago for 25 hours.
+  /// hour ago for 25 hours. Made anew when the clock was set.
   virtual base::Result<void> prepare(std::string const& host) = 0;
 
   /// Handshakes as the server `host`. ALPN http/1.1. The minter lives as long as the stream.

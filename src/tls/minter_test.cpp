@@ -77,6 +77,35 @@ TEST_F(MinterTest, ACertificateIsGoodForItsNameAlone) {
   });
 }
 
+/// Its wall clock is set by hand, as an operator or a time server may.
+class SetClock final : public base::Clock {
+ public:
+  base::SteadyTime steady_now() const override { return base::system_clock().steady_now(); }
+
+  base::WallTime wall_now() const override { return base::system_clock().wall_now() + ahead_; }
+
+  void set(std::chrono::hours ahead) { ahead_ = ahead; }
+
+ private:
+  std::chrono::hours ahead_{};
+};
+
+TEST_F(MinterTest, WhenTheClockIsSetCertificatesAreMadeAnew) {
+  SetClock clock;
+  minter_ = Minter::make("test", clock).value();
+  std::ofstream(directory_ + "/ca.pem") << minter_->authority_pem();
+  async::run_test([&, this]() -> asio::awaitable<void> {
+    for (auto const wrong : {240h, -240h}) {
+      clock.set(wrong);
+      auto const early = co_await ask("a.example", "a.example");
+      EXPECT_FALSE(early) << "the control: it was made for another time";
+      clock.set(0h);
+      auto const got = co_await ask("a.example", "a.example");
+      EXPECT_EQ(got ? *got : got.error().message(), "hello");
+    }
+  });
+}
+
 TEST_F(MinterTest, EachMinterIsAnAuthorityOfItsOwn) {
   auto const other = Minter::make("test").value();
   EXPECT_NE(other->authority_pem(), minter_->authority_pem());

@@ -29,11 +29,11 @@ sockaddr_in address_of(std::string const& address, std::uint16_t port) {
   return out;
 }
 
-os::Fd socket_here(int type, std::uint16_t port) {
+os::Fd socket_here(int type, std::uint16_t port, std::string const& address = "0.0.0.0") {
   os::Fd made(::socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int const yes = 1;
   ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  auto const where = address_of("0.0.0.0", port);
+  auto const where = address_of(address, port);
   // SAFETY: how bind() wants it.
   if (::bind(made.get(), reinterpret_cast<sockaddr const*>(&where), sizeof where) != 0 ||
       (type == SOCK_STREAM && ::listen(made.get(), 64) != 0))
@@ -183,7 +183,8 @@ SmallInternet::~SmallInternet() {
 
 void SmallInternet::serve() {
   auto const inside = os::InNetns::enter(netns_);
-  auto const names = socket_here(SOCK_DGRAM, 53);
+  // At its own address: the answer must come from where the question went.
+  auto const names = socket_here(SOCK_DGRAM, 53, dns_server);
   std::array const listeners{socket_here(SOCK_STREAM, 7), socket_here(SOCK_STREAM, 80)};
   std::list<os::Fd> peers;
   std::array<char, 16'384> buffer{};
