@@ -207,9 +207,7 @@ asio::awaitable<int> policy_versions(Session session, std::string target) {
   auto path = co_await path_of_target(session, target);
   if (!path) co_return session.out.fail(path.error());
   if (path->starts_with("/v1/sandboxes/"))
-    co_return session.out.fail(
-        {base::Code::invalid_argument,
-         "versions are of platform, organisation, project or template:NAME"});
+    *path = "/v1/policies/sandbox/" + http::percent_encode(target);
   auto answer = co_await session.api.call("GET", *path + "/versions", nullptr, in_a_minute());
   if (!answer) co_return session.out.fail(answer.error());
   if (session.out.as_json()) {

@@ -259,6 +259,12 @@ async::Task<PolicyRoutes::Level> PolicyRoutes::level_of(Call& call, bool to_chan
     if (subject.empty() || found->empty()) co_return nothing();
     co_return level;
   }
+  if (name == "sandbox" && !to_change) {
+    auto row = co_await service_.get(
+        owner.project_id, subject, SandboxService::Ended::show, call.deadline);
+    if (!row) co_return base::passing(row);
+    co_return level;
+  }
   if (name == "template") {
     auto found = co_await store_.templates.find(owner.project_id, subject, call.deadline);
     if (!found) co_return base::passing(found);
@@ -270,8 +276,8 @@ async::Task<PolicyRoutes::Level> PolicyRoutes::level_of(Call& call, bool to_chan
   }
   co_return base::fail(
       Code::not_found,
-      "a level is platform (subject -), organisation, project or template; a sandbox's own is at "
-      "/v1/sandboxes/{sandbox}/policy");
+      "a level is platform (subject -), organisation, project or template; a sandbox's own is "
+      "changed at /v1/sandboxes/{sandbox}/policy");
 }
 
 async::Task<Reply> PolicyRoutes::get_level(Call& call) {

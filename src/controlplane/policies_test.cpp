@@ -73,6 +73,10 @@ TEST(Policy, OfASandboxIsStoredExplainedAndKeptInVersions) {
     EXPECT_THAT(bad.message(), HasSubstr("10.0.0.1"));
     auto const gone = co_await bench.ask("DELETE", at);
     EXPECT_EQ(gone["version"], 3) << gone.text;
+    auto const history = co_await bench.ask("GET", "/v1/policies/sandbox/" + id + "/versions");
+    EXPECT_EQ(history["versions"].as_array().size(), 3u) << history.text;
+    auto const elsewhere = co_await bench.ask("PUT", "/v1/policies/sandbox/" + id, "{}");
+    EXPECT_EQ(elsewhere.status, 404) << elsewhere.text;
     auto const none = co_await bench.ask("GET", at);
     EXPECT_TRUE(none["levels"].as_array().empty());
     EXPECT_EQ(none["generation"], 3);
