@@ -26,8 +26,8 @@ class Attacker:
         if name not in self.sealed:
             status, self.sealed[name] = self.broker.call("POST", "/seal", {
                 "credential": f"c-{name}", "version": 1, "value": CREDENTIAL,
-                "binding": {"hosts": ["api.example", "api.github.com"], "header": "x-api-key", "methods": ["GET", "POST"],
-                            "paths": ["/v1/**", "/user/**", "/repos/**"]}})
+                "binding": {"hosts": ["api.example", "api.github.com"], "ports": [443, 80], "header": "x-api-key",
+                            "methods": ["GET", "POST"], "paths": ["/v1/**", "/user/**", "/repos/**"]}})
             assert status == 200, self.sealed[name]
         return {"sandbox": self.guest.id, "gateway_uid": 0, "name": name, "sealed": self.sealed[name]}
 
@@ -52,8 +52,10 @@ class Attacker:
             _, said, _ = self.guest.run("python3 -B /tmp/attack.py /tmp/cases.json", user="root", seconds=seconds)
             self._note(group, said)
             time.sleep(0.2)  # what is under way on the other sides
-            sides = Sides(lambda token: self.rig.bytes_with(token, since), lambda token: self.rig.places_with(token, since),
-                          self.witness.frames, self.witness.trapped, self._records(group, before), self.witness.tracked())
+            records = self._records(group, before)
+            seen, behind = self.rig.seen(since), self.witness.seen()
+            sides = Sides(seen.bytes_with, seen.places_with, behind["frame"].__getitem__, behind["trap"].__getitem__, records,
+                          self.witness.tracked())
             for case in group:
                 judge(case, sides)
         return cases

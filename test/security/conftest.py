@@ -1,10 +1,12 @@
 """The installation under test has an uplink here: the rig's namespace, a small internet of our own (rig.py)."""
 
+import collections
 import contextlib
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -174,15 +176,13 @@ class Witness:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(10)
 
-    def _seen(self, kind: str, token: str) -> int:
-        return sum(1 for line in self.output.read_text().splitlines()
-                   if (one := json.loads(line))["kind"] == kind and token in one["token"])
-
-    def frames(self, token: str) -> int:
-        return self._seen("frame", token)
-
-    def trapped(self, token: str) -> int:
-        return self._seen("trap", token)
+    def seen(self) -> dict[str, collections.Counter]:
+        """By kind (frame, trap): how often each token was seen."""
+        found = {"frame": collections.Counter(), "trap": collections.Counter()}
+        for line in self.output.read_text().splitlines():
+            one = json.loads(line)
+            found[one["kind"]].update(re.findall(r"tk[0-9a-f]{10}", one["token"]))
+        return found
 
     def tracked(self) -> int:
         """Connections of this namespace in the kernel's table; -1 where the kernel has none at all."""
@@ -225,10 +225,10 @@ class Verdicts:
 def verdicts():
     kept = Verdicts()
     yield kept
-    if os.environ.get("SPACE_SECURITY_REPORT"):
+    if os.environ.get("SPACE_SECURITY_VERDICTS"):
         import report
 
-        report.write(kept, pathlib.Path(os.environ["SPACE_SECURITY_REPORT"]))
+        report.add(kept, pathlib.Path(os.environ["SPACE_SECURITY_VERDICTS"]))
 
 
 @pytest.fixture(scope="session")

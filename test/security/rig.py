@@ -54,6 +54,30 @@ PLAIN_NAMES = ("allowed.example", "second.example", "neighbour.example", "redire
                "bound.example", "api.github.com", "evil.example")
 
 
+class Seen:
+    """Everything that the servers read, put together by connection (or query): the journal is read once for many tokens."""
+
+    def __init__(self, lines: list[dict]):
+        self.spoken: dict = {}
+        self.places: dict = {}
+        for line in lines:
+            if line["kind"] in ("bytes", "dns"):
+                key = line.get("connection", f"dns{line['at']}")
+                self.spoken.setdefault(key, []).append(line["text"])
+                self.places[key] = line.get("where", "")
+        self.spoken = {key: "".join(parts) for key, parts in self.spoken.items()}
+
+    def _with(self, token: str) -> list:
+        return [key for key, text in self.spoken.items() if token in text or token.upper() in text]
+
+    def bytes_with(self, token: str) -> str:
+        """All bytes of the connections and queries in which this token was seen; "" = nothing."""
+        return "\n".join(self.spoken[key] for key in self._with(token))
+
+    def places_with(self, token: str) -> set[str]:
+        return {self.places[key] for key in self._with(token)}
+
+
 class Rig:
     """The namespace, its authority, and the process with the servers. For tests: made once, removed at the end."""
 
@@ -99,17 +123,11 @@ class Rig:
         lines = [json.loads(line) for line in self.journal.read_text().splitlines()]
         return [l for l in lines if l["at"] >= since and all(l.get(k) == v for k, v in wanted.items())]
 
-    def bytes_with(self, token: str, since: float = 0.0) -> str:
-        """Everything that any server read on connections (or in queries) in which this token was seen; "" = nothing."""
-        spoken: dict = {}
-        for line in self.arrived(since):
-            if line["kind"] in ("bytes", "dns"):
-                key = line.get("connection", f"dns{line['at']}")
-                spoken[key] = spoken.get(key, "") + line["text"]
-        return "\n".join(text for text in spoken.values() if token.lower() in text.lower())
+    def seen(self, since: float = 0.0) -> "Seen":
+        return Seen(self.arrived(since))
 
-    def places_with(self, token: str, since: float = 0.0) -> set[str]:
-        return {l["where"] for l in self.arrived(since, kind="bytes") if token in l["text"]}
+    def bytes_with(self, token: str, since: float = 0.0) -> str:
+        return self.seen(since).bytes_with(token)
 
     # -- certificates -----------------------------------------------------------------------------------------------
 
