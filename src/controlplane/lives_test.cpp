@@ -227,6 +227,39 @@ TEST(Snapshots, AreTakenListedStartedFromAndRemoved) {
   });
 }
 
+TEST(Lives, IdleTimeComesFromTheSandboxItsProjectOrTheInstallation) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const project = "/v1/projects/" + bench.world.project;
+    auto const idle_of = [&](std::string id) -> asio::awaitable<std::int64_t> {
+      auto const row = co_await bench.ask("GET", "/v1/sandboxes/" + id);
+      auto const* idle = row.body.as_object().if_contains("idle_timeout_s");
+      co_return idle ? idle->to_number<std::int64_t>() : 0;
+    };
+    auto const first = co_await bench.sandbox();
+    auto const installation = co_await idle_of(first);
+    EXPECT_EQ(installation, 21'600);
+    auto const set = co_await bench.ask("PATCH", project, R"({"idle_timeout_s":600})");
+    EXPECT_EQ(set.status, 200) << set.text;
+    EXPECT_EQ(set["idle_timeout_s"], 600);
+    auto const second = co_await bench.sandbox();
+    auto const of_project = co_await idle_of(second);
+    EXPECT_EQ(of_project, 600);
+    auto const third = co_await bench.sandbox(R"({"idle_timeout_s":0})");
+    auto const own = co_await idle_of(third);
+    EXPECT_EQ(own, 0) << "never";
+    auto const none = co_await bench.ask("PATCH", project, R"({"idle_timeout_s":null})");
+    EXPECT_FALSE(none.body.as_object().contains("idle_timeout_s"));
+    auto const bad = co_await bench.ask("PATCH", project, R"({"idle_timeout_s":-1})");
+    EXPECT_EQ(bad.status, 400);
+    auto const empty = co_await bench.ask("PATCH", project, "{}");
+    EXPECT_EQ(empty.status, 400);
+    auto const quota = co_await bench.ask("PATCH", project, R"({"quota":{"snapshots":0}})");
+    EXPECT_EQ(quota["quota"].as_object().at("snapshots"), 0);
+    auto const refused = co_await bench.ask("POST", "/v1/sandboxes/" + first + "/snapshots");
+    EXPECT_EQ(refused.status, 429) << refused.text;
+  });
+}
+
 TEST(Forks, HaveNamesAndTokensOfTheirOwnAndLeaveNoSnapshot) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox(R"({"metadata":{"a":"b"},"env":{"X":"y"}})");

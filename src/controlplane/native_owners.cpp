@@ -11,16 +11,18 @@ namespace {
 using base::Code;
 
 struct QuotaBody {
-  std::optional<std::uint64_t> sandboxes, vcpus, memory_mib, disk_mib;
+  std::optional<std::uint64_t> sandboxes, vcpus, memory_mib, disk_mib, snapshots, snapshot_mib;
 
   std::string check() const {
     constexpr std::uint64_t most = 1'000'000'000'000;
-    for (auto const limit : {sandboxes, vcpus, memory_mib, disk_mib})
+    for (auto const limit : {sandboxes, vcpus, memory_mib, disk_mib, snapshots, snapshot_mib})
       if (limit && *limit > most) return "a limit is at most 1000000000000; leave it out for none";
     return {};
   }
 };
-BOOST_DESCRIBE_STRUCT(QuotaBody, (), (sandboxes, vcpus, memory_mib, disk_mib))
+BOOST_DESCRIBE_STRUCT(QuotaBody,
+                      (),
+                      (sandboxes, vcpus, memory_mib, disk_mib, snapshots, snapshot_mib))
 
 struct CreateOrganisation {
   std::string name;
@@ -39,11 +41,10 @@ struct CreateProject {
 BOOST_DESCRIBE_STRUCT(CreateProject, (), (name, organisation, quota))
 
 struct UpdateProject {
-  QuotaBody quota;
-
-  static bool required(std::string_view) { return true; }
+  std::optional<QuotaBody> quota;
+  std::optional<std::int64_t> idle_timeout_s;
 };
-BOOST_DESCRIBE_STRUCT(UpdateProject, (), (quota))
+BOOST_DESCRIBE_STRUCT(UpdateProject, (), (quota, idle_timeout_s))
 
 struct CreateKey {
   std::string name;
@@ -66,6 +67,8 @@ domain::Limits default_limits() {
   limits.vcpus = 200;
   limits.memory_mib = 262'144;
   limits.disk_mib = 1'048'576;
+  limits.snapshots = 1000;
+  limits.snapshot_mib = 1'048'576;
   return limits;
 }
 
@@ -75,6 +78,8 @@ domain::Limits limits_of(QuotaBody const& body) {
   limits.vcpus = body.vcpus;
   limits.memory_mib = body.memory_mib;
   limits.disk_mib = body.disk_mib;
+  limits.snapshots = body.snapshots;
+  limits.snapshot_mib = body.snapshot_mib;
   return limits;
 }
 
@@ -174,11 +179,32 @@ async::Task<Reply> Native::update_project(Call& call) {
   if (!row) co_return base::passing(row);
   auto body = decode_body<UpdateProject>(call);
   if (!body) co_return base::passing(body);
-  auto changed =
-      co_await store_.projects.set_limits(row->public_id, limits_of(body->quota), call.deadline);
-  if (!changed) co_return base::passing(changed);
-  if (!*changed) co_return nothing_called("project", row->public_id);
-  co_return json_reply(200, view_of(**changed));
+  auto const raw = body_of(call);
+  bool const sets_idle = raw && raw->is_object() && raw->get_object().contains("idle_timeout_s");
+  if (!body->quota && !sets_idle)
+    co_return base::fail(Code::invalid_argument, "body: expected quota or idle_timeout_s");
+  auto const idle = body->idle_timeout_s.value_or(0);
+  if (idle < 0 || idle > std::numeric_limits<std::int32_t>::max())
+    co_return base::fail(Code::invalid_argument,
+                         "idle_timeout_s: expected a number of seconds, 0 for never, or null for "
+                         "the installation's");
+  if (body->quota) {
+    auto changed =
+        co_await store_.projects.set_limits(row->public_id, limits_of(*body->quota), call.deadline);
+    if (!changed) co_return base::passing(changed);
+    if (!*changed) co_return nothing_called("project", row->public_id);
+    row = std::move(**changed);
+  }
+  if (sets_idle) {
+    std::optional<std::uint32_t> seconds;
+    if (body->idle_timeout_s) seconds = static_cast<std::uint32_t>(idle);
+    auto changed =
+        co_await store_.projects.set_idle_timeout(row->public_id, seconds, call.deadline);
+    if (!changed) co_return base::passing(changed);
+    if (!*changed) co_return nothing_called("project", row->public_id);
+    row = std::move(**changed);
+  }
+  co_return json_reply(200, view_of(*row));
 }
 
 async::Task<Reply> Native::get_usage(Call& call) {

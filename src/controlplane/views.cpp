@@ -32,6 +32,8 @@ json::object view_of(domain::Limits const& limits) {
   add_limit(out, "vcpus", limits.vcpus);
   add_limit(out, "memory_mib", limits.memory_mib);
   add_limit(out, "disk_mib", limits.disk_mib);
+  add_limit(out, "snapshots", limits.snapshots);
+  add_limit(out, "snapshot_mib", limits.snapshot_mib);
   return out;
 }
 
@@ -42,12 +44,14 @@ json::object view_of(store::OrganisationRow const& organisation) {
 }
 
 json::object view_of(store::ProjectRow const& project) {
-  return {{"id", project.public_id},
-          {"name", project.name},
-          {"organisation", project.organisation_public_id},
-          {"quota", view_of(project.limits)},
-          {"used", view_of(project.used)},
-          {"created_at", base::to_rfc3339(project.created_at)}};
+  json::object out{{"id", project.public_id},
+                   {"name", project.name},
+                   {"organisation", project.organisation_public_id},
+                   {"quota", view_of(project.limits)},
+                   {"used", view_of(project.used)},
+                   {"created_at", base::to_rfc3339(project.created_at)}};
+  if (project.idle_timeout_s) out["idle_timeout_s"] = *project.idle_timeout_s;
+  return out;
 }
 
 json::object view_of(store::KeyRow const& key) {

@@ -23,6 +23,9 @@ struct Limits {
   std::optional<std::uint64_t> vcpus;
   std::optional<std::uint64_t> memory_mib;
   std::optional<std::uint64_t> disk_mib;
+  // Of snapshots; checked by the statement that makes one.
+  std::optional<std::uint64_t> snapshots{};
+  std::optional<std::uint64_t> snapshot_mib{};
 };
 
 /// `exhausted` with a sentence that names the first limit in the way and what would help. Never

@@ -20,6 +20,7 @@ struct ProjectRow {
   std::string organisation_public_id;
   domain::Limits limits;
   domain::Amounts used;
+  std::optional<std::uint32_t> idle_timeout_s;  // of its new sandboxes; nothing: the installation's
   base::WallTime created_at;
 };
 
@@ -121,6 +122,10 @@ class Projects {
   async::Task<std::optional<ProjectRow>> set_limits(std::string public_id,
                                                     domain::Limits limits,
                                                     base::Deadline deadline);
+  /// Of sandboxes made from now on. Nothing: the installation's; 0: never.
+  async::Task<std::optional<ProjectRow>> set_idle_timeout(std::string public_id,
+                                                          std::optional<std::uint32_t> seconds,
+                                                          base::Deadline deadline);
 
  private:
   Database& database_;

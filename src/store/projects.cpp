@@ -8,7 +8,8 @@ using Kind = Statement::Kind;
 
 constexpr std::string_view columns =
     " p.id, p.public_id, p.name, o.public_id, p.quota_sandboxes, p.quota_vcpus, "
-    "p.quota_memory_mib, p.quota_disk_mib,"
+    "p.quota_memory_mib, p.quota_disk_mib, p.quota_snapshots, p.quota_snapshot_mib, "
+    "p.idle_timeout_s,"
     " u.sandboxes, u.vcpus, u.memory_mib, u.disk_mib, space_us(p.created_at) ";
 
 Statement const create_organisation_statement{
@@ -24,15 +25,16 @@ Statement const list_organisations_statement{
 
 Statement const create_statement{
     "projects.create",
-    fmt::format("with made as (insert into projects (id, public_id, organisation_id, name, "
-                "quota_sandboxes, quota_vcpus,"
-                " quota_memory_mib, quota_disk_mib)"
-                " select $1::uuid, $2, o.id, $4, $5, $6, $7, $8 from organisations o where "
-                "o.public_id = $3 returning *),"
-                " u as (insert into project_usage (project_id) select id from made returning *)"
-                " select {} from made p join u on u.project_id = p.id join organisations o on o.id "
-                "= p.organisation_id",
-                columns)};
+    fmt::format(
+        "with made as (insert into projects (id, public_id, organisation_id, name, "
+        "quota_sandboxes, quota_vcpus,"
+        " quota_memory_mib, quota_disk_mib, quota_snapshots, quota_snapshot_mib)"
+        " select $1::uuid, $2, o.id, $4, $5, $6, $7, $8, $9, $10 from organisations o where "
+        "o.public_id = $3 returning *),"
+        " u as (insert into project_usage (project_id) select id from made returning *)"
+        " select {} from made p join u on u.project_id = p.id join organisations o on o.id "
+        "= p.organisation_id",
+        columns)};
 
 Statement const list_statement{
     "projects.list",
@@ -46,7 +48,16 @@ Statement const set_limits_statement{
     "projects.set_limits",
     fmt::format("with changed as (update projects set quota_sandboxes = $2, quota_vcpus = $3, "
                 "quota_memory_mib = $4,"
-                " quota_disk_mib = $5 where public_id = $1 returning *)"
+                " quota_disk_mib = $5, quota_snapshots = $6, quota_snapshot_mib = $7 where "
+                "public_id = $1 returning *)"
+                " select {} from changed p join project_usage u on u.project_id = p.id"
+                " join organisations o on o.id = p.organisation_id",
+                columns)};
+
+Statement const set_idle_statement{
+    "projects.set_idle_timeout",
+    fmt::format("with changed as (update projects set idle_timeout_s = $2 where public_id = $1 "
+                "returning *)"
                 " select {} from changed p join project_usage u on u.project_id = p.id"
                 " join organisations o on o.id = p.organisation_id",
                 columns)};
@@ -59,6 +70,7 @@ std::optional<std::int64_t> column_of(std::optional<std::uint64_t> limit) {
 void add_limits(Params& params, domain::Limits const& limits) {
   params.number_or_null(column_of(limits.sandboxes)).number_or_null(column_of(limits.vcpus));
   params.number_or_null(column_of(limits.memory_mib)).number_or_null(column_of(limits.disk_mib));
+  params.number_or_null(column_of(limits.snapshots)).number_or_null(column_of(limits.snapshot_mib));
 }
 
 ProjectRow read_project(Rows const& rows, std::size_t index) {
@@ -77,6 +89,9 @@ ProjectRow read_project(Rows const& rows, std::size_t index) {
   project.limits.vcpus = limit();
   project.limits.memory_mib = limit();
   project.limits.disk_mib = limit();
+  project.limits.snapshots = limit();
+  project.limits.snapshot_mib = limit();
+  if (auto const idle = limit()) project.idle_timeout_s = static_cast<std::uint32_t>(*idle);
   project.used.sandboxes = reader.as<std::uint64_t>();
   project.used.vcpus = reader.as<std::uint64_t>();
   project.used.memory_mib = reader.as<std::uint64_t>();
@@ -163,6 +178,19 @@ async::Task<std::optional<ProjectRow>> Projects::set_limits(std::string public_i
   params.text(public_id);
   add_limits(params, limits);
   auto rows = co_await database_.run(set_limits_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  std::optional<ProjectRow> changed;
+  if (!rows->empty()) changed = read_project(*rows, 0);
+  co_return changed;
+}
+
+async::Task<std::optional<ProjectRow>> Projects::set_idle_timeout(
+    std::string public_id, std::optional<std::uint32_t> seconds, base::Deadline deadline) {
+  Params params;
+  std::optional<std::int64_t> column;
+  if (seconds) column = *seconds;
+  params.text(public_id).number_or_null(column);
+  auto rows = co_await database_.run(set_idle_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   std::optional<ProjectRow> changed;
   if (!rows->empty()) changed = read_project(*rows, 0);
