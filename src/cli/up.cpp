@@ -459,6 +459,10 @@ int up(UpOptions const& options) {
     return complain(ready.error(),
                     "It keeps trying; watch it with: space up   stop it with: space down");
   await_accelerator(config);
+  // What stands in sandboxes' way out is somebody else's mostly, and no reason not to start.
+  if (auto const way_out = probe_uplink(config);
+      config.uplink == "host" && way_out.health != Health::ok)
+    fmt::print(stderr, "{}", render({way_out}));
   auto key = ensure_admin_key(config);
   if (!key) return complain(key.error());
   auto usable = await_build(config, build);

@@ -414,6 +414,8 @@ async::Task<void> GatewayLink::end_revoked() {
 }
 
 async::Task<void> GatewayLink::let_through(domain::Reach reach) {
+  if (SPACE_FAULT("worker.gateway.let_through"))
+    co_return base::fail(base::Code::internal, "a fault was injected here");
   if (reach_ && *reach_ == reach) co_return base::Result<void>();
   hostd::Passage passage;
   passage.named = reach.named ? 1 : 0;
@@ -423,8 +425,6 @@ async::Task<void> GatewayLink::let_through(domain::Reach reach) {
   for (auto const& [address, bits] : reach.networks)
     passage.networks.at(passage.count++) = {.address = address, .bits = bits};
   reach_.reset();
-  if (SPACE_FAULT("worker.gateway.let_through"))
-    co_return base::fail(base::Code::internal, "a fault was injected here");
   auto done = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, passage] {
     return client.let_through(slot, passage);
   });

@@ -424,6 +424,35 @@ TEST_F(Link, AFullDiskOfTheAuditLogClosesTheNetwork) {
   ::umount2(directory.c_str(), MNT_DETACH);
 }
 
+/// Where the process's fault points look, from before the first of them is passed.
+std::string const fault_file = [] {
+  auto path = fmt::format("/tmp/space-gateway-link-{}.faults", ::getpid());
+  ::setenv("SPACE_FAULT_FILE", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread yet
+  return path;
+}();
+
+TEST_F(Link, ASlotWhoseRulesCannotBeToldIsClosed) {
+  auto const fail_next = [] { std::ofstream(fault_file) << "worker.gateway.let_through fail\n"; };
+  fail_next();
+  auto const use = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open) << "it is tried again";
+    EXPECT_EQ(os::read_text(fault_file).value_or("?"), "") << "the point was passed";
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
+    auto const arrived = internet_.arrived();
+    fail_next();
+    auto const applied = co_await life.link.apply(
+        policy(2, R"({"posture":"allowlist","cidr":{"allow":["203.0.113.20"]}})"), {});
+    EXPECT_FALSE(applied);
+    if (!applied) EXPECT_THAT(applied.error().message(), HasSubstr("could not be changed"));
+    EXPECT_EQ(gateway(), 0);
+    EXPECT_EQ(co_await say("203.0.113.20", "x"), "refused");
+    EXPECT_EQ(internet_.arrived(), arrived);
+  };
+  live(echo_by_name, use);
+  std::filesystem::remove(fault_file);
+}
+
 TEST_F(Link, WithoutHostdTheNetworkGoesOnAndWhatNeedsItIsRefused) {
   auto const use = [this](Life life) -> awaitable<void> {
     auto const open = co_await life.link.wait_open();
