@@ -95,20 +95,21 @@ def bundle(root, directory):
 
 
 def run_to_first_output(argv, name, limit=60):
-    """Milliseconds until the process has written its first line; None and why when that was not the right one."""
+    """Milliseconds until the process has written what it should; None and why when it never did."""
     with tempfile.TemporaryFile() as errors:
         started = time.monotonic()
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             said, took = b"", 0.0
-            while b"\n" not in said and took < limit:
+            right = lambda: FIRST in said.replace(b"\r", b"").decode(errors="replace")
+            while not right() and took < limit:
                 ready, _, _ = select.select([process.stdout], [], [], limit - took)
                 part = os.read(process.stdout.fileno(), 4096) if ready else b""
                 took = time.monotonic() - started
                 said += part
                 if not part:
                     break
-            if FIRST not in said.replace(b"\r", b"").decode(errors="replace"):
+            if not right():
                 errors.seek(0)
                 return None, f"{name}: {said[-200:]!r} {errors.read()[-200:]!r}"
             return took * 1000, ""
