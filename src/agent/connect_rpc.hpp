@@ -123,6 +123,10 @@ class RpcService {
   virtual ~RpcService() = default;
   /// "process.Process"
   virtual std::string_view name() const = 0;
+
+  /// Commands and the like that run although nobody may be connected: the sandbox is not idle.
+  virtual std::size_t running() const noexcept { return 0; }
+
   virtual RpcKind kind_of(std::string_view method) const = 0;
   virtual asio::awaitable<RpcResult<json::value>> unary(RpcCall call, json::value message);
   virtual asio::awaitable<RpcResult<std::unique_ptr<MessageSource>>> open_stream(

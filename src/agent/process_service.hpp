@@ -39,7 +39,7 @@ class ProcessService final : public RpcService {
   /// Kills what still runs and waits for the tasks.
   asio::awaitable<void> close();
 
-  std::size_t running() const noexcept { return running_.size(); }
+  std::size_t running() const noexcept override { return running_.size(); }
 
   std::string_view name() const override { return "process.Process"; }
 

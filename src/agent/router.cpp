@@ -55,7 +55,14 @@ bool Router::is_host(http::RequestHead const& head) const {
 }
 
 http::Response Router::plain_get(std::string_view path) const {
-  if (path == "/metrics") return json_answer(200, machine_metrics());
+  if (path == "/metrics") {
+    auto metrics = machine_metrics();
+    std::size_t commands = 0;
+    for (auto const* service : services_)
+      commands += service->running();
+    metrics["commands"] = commands;
+    return json_answer(200, metrics);
+  }
   json::object env;
   for (auto const& [name, value] : context_.env)
     env[name] = value;

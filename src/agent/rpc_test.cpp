@@ -194,6 +194,7 @@ TEST(Metrics, SayWhatTheMachineUses) {
                             "disk_total"}) {
       EXPECT_GT(metrics.at(key).to_number<double>(), 0) << key;
     }
+    EXPECT_EQ(metrics.at("commands").to_number<int>(), 0);
     EXPECT_GE(metrics.at("cpu_used_pct").to_number<double>(), 0);
     EXPECT_LE(metrics.at("cpu_used_pct").to_number<double>(), 100);
     EXPECT_LT(metrics.at("mem_used").to_number<double>(),

@@ -141,6 +141,27 @@ TEST(ControllerLives, DeadlinesAndIdleTimeSuspendThoseWhoWantIt) {
   with_bench(body);
 }
 
+TEST(ControllerLives, ARunningCommandIsUseAlsoWhenNobodyIsConnected) {
+  auto body = [](Bench& bench) -> store::asio::awaitable<void> {
+    auto const row = co_await bench.running(3600);
+    bench.worker.metrics =
+        R"({"cpu_count":1,"cpu_used_pct":1,"mem_used":1,"mem_total":5,"mem_cache":1,"disk_used":7,"disk_total":9,"commands":1})";
+    store::testing::query(bench.conninfo,
+                          "update sandboxes set used_at = now() - interval '1 hour' returning id");
+    bench.start_controller("one");
+    auto const until = soon();
+    std::vector<std::string> fresh;
+    while (fresh.empty() && base::system_clock().steady_now() < until) {
+      co_await async::sleep_for(20ms);
+      fresh = store::testing::query(
+          bench.conninfo,
+          "select public_id from sandboxes where used_at > now() - interval '1 minute'");
+    }
+    EXPECT_THAT(fresh, ::testing::ElementsAre(row.public_id));
+  };
+  with_bench(body);
+}
+
 TEST(ControllerLives, RowAndWorkerThatDisagreeAreMadeToAgree) {
   auto body = [](Bench& bench) -> store::asio::awaitable<void> {
     auto const follows = co_await bench.running();

@@ -54,6 +54,9 @@ std::optional<store::MetricRow> sample_of(std::string const& sandbox,
 }
 
 void Samples::add(std::string const& sandbox, wire::json::value const& said) {
+  auto const* object = said.if_object();
+  if (object && busy_.size() < waiting_max && number_in(*object, "commands", 1e6).value_or(0) > 0)
+    busy_.insert(sandbox);
   if (waiting_.size() >= waiting_max) return;
   if (auto row = sample_of(sandbox, said, base::system_clock().wall_now()))
     waiting_.push_back(std::move(*row));
@@ -62,6 +65,13 @@ void Samples::add(std::string const& sandbox, wire::json::value const& said) {
 store::asio::awaitable<void> Samples::run() {
   while (true) {
     co_await async::sleep_for(500ms);
+    if (!busy_.empty()) {
+      std::vector<std::string> busy(busy_.begin(), busy_.end());
+      busy_.clear();
+      auto const touched =
+          co_await store_.sandboxes.touch(std::move(busy), base::system_clock().in(3s));
+      if (!touched) base::log::debug("use_not_noted", {{"why", touched.error().message()}});
+    }
     if (waiting_.empty()) continue;
     auto batch = std::exchange(waiting_, {});
     if (SPACE_FAULT("controller.samples.before_write")) continue;

@@ -3,10 +3,12 @@
 #include "store/store.hpp"
 #include "wire/codec.hpp"
 
+#include <set>
 #include <string>
 #include <vector>
 
-/// What guests say of their CPU, memory and disk, on its way to the database in batches.
+/// What guests say of their CPU, memory and disk, on its way to the database in batches; and of
+/// their commands, which keep a sandbox from being idle.
 namespace controller {
 
 /// Numbers of a guest, made harmless: finite, not negative, not absurd. Nothing when it is no such
@@ -27,6 +29,7 @@ class Samples {
  private:
   store::Store& store_;
   std::vector<store::MetricRow> waiting_;
+  std::set<std::string> busy_;  // whose commands run, whether or not somebody is connected
 };
 
 }  // namespace controller

@@ -78,7 +78,7 @@ Statement const claim_suspends_statement{
 Statement const touch_statement{
     "sandboxes.touch",
     "update sandboxes set used_at = now() where public_id = any($1) and used_at < now() - interval "
-    "'5 seconds'"};
+    "'20 seconds'"};
 
 }  // namespace
 
