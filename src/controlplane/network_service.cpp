@@ -11,6 +11,8 @@ namespace {
 using base::Code;
 
 constexpr int attempts_max = 4;
+// What a worker takes is 8 MiB, credentials and the rest of a start with it.
+constexpr std::size_t policy_bytes_max = 6 << 20;
 constexpr std::chrono::milliseconds moving_pause{200};
 constexpr std::chrono::seconds recent{300};
 
@@ -129,6 +131,9 @@ async::Task<NetworkPlan> NetworkService::plan(NetworkOf of,
   out.policy = std::move(*policy);
   auto compiled = domain::EgressPolicy::compile(out.policy);
   if (!compiled) co_return base::passing(compiled, "policy");
+  if (wire::encode_text(out.policy).size() > policy_bytes_max)
+    co_return base::fail(Code::too_large,
+                         "the policies over this sandbox are too long together: at most 6 MiB");
   auto added = co_await add_credentials(&out, &of, deadline);
   if (!added) co_return base::passing(added);
   co_return out;

@@ -141,6 +141,26 @@ TEST(Adoption, ABrokenJournalEntryIsKeptAsideAndTheOthersAreFound) {
   });
 }
 
+TEST(Adoption, AMachineUnderAPolicyOfThousandsOfRulesIsFound) {
+  with_rig([](Rig* rig, FakeAgent*) -> awaitable<void> {
+    auto request = Rig::request();
+    auto& level = request.policy.emplace().levels.emplace_back();
+    level.level = "sandbox";
+    for (int i = 0; i < 6'000; ++i) {
+      auto& rule = level.policy.rules.emplace_back();
+      rule.id = fmt::format("rule-{}", i);
+      rule.hosts = {fmt::format("a-rather-long-name-of-a-host-{}.example", i)};
+    }
+    EXPECT_GT(wire::encode_text(*request.policy).size(), 1U << 20);
+    co_await one_life(rig, [&](Worker* worker) { return start_one(worker, request); });
+    auto check = [&](Worker* worker) -> awaitable<void> {
+      EXPECT_TRUE(worker->find(request.sandbox));
+      co_return;
+    };
+    co_await one_life(rig, check);
+  });
+}
+
 TEST(Adoption, AJournalThatCannotBeReadStopsTheWorkerBeforeItTouchesAnything) {
   with_rig([](Rig* rig, FakeAgent*) -> awaitable<void> {
     auto const request = Rig::request();

@@ -166,9 +166,10 @@ async::Task<http::Response> Api::answer_sandbox(http::Request* request,
 }
 
 async::Task<http::Response> Api::start(http::Request* request) {
-  auto const body = co_await request->body.read_all(body_bytes_max);
+  auto const body = co_await request->body.read_all(policy_bytes_max);
   if (!body) co_return std::unexpected(body.error());
-  auto wanted = wire::decode_text<wire::StartSandbox>(*body);
+  auto wanted =
+      wire::decode_text<wire::StartSandbox>(*body, wire::UnknownKeys::reject, policy_bytes_max);
   if (!wanted) co_return std::unexpected(std::move(wanted.error()));
   auto const started = co_await worker_.start(std::move(*wanted));
   co_return respond(started);

@@ -14,7 +14,7 @@
 namespace worker {
 namespace {
 
-constexpr std::size_t entry_bytes_max = 8 << 20;
+constexpr std::size_t entry_bytes_max = 16 << 20;  // the policy of thousands of rules is in it
 constexpr std::string_view half_written = ".tmp";
 
 base::Result<void> write_whole(os::Fd const& file, std::string_view text) {
@@ -46,8 +46,15 @@ base::Result<std::string> read_whole(std::string const& path) {
 }  // namespace
 
 std::string JournalEntry::check() const {
-  constexpr std::array known{"starting",  "running",   "ending",    "ended",    "warm",
-                             "paused",    "suspending", "suspended", "restoring"};
+  constexpr std::array known{"starting",
+                             "running",
+                             "ending",
+                             "ended",
+                             "warm",
+                             "paused",
+                             "suspending",
+                             "suspended",
+                             "restoring"};
   if (std::ranges::find(known, phase) == known.end()) return "phase: unknown";
   if (!base::SandboxId::parse(sandbox)) return "sandbox: not an id";
   if (epoch == 0) return "epoch: at least 1";
@@ -119,8 +126,9 @@ base::Result<Journal::Loaded> Journal::load() const {
     auto const text = read_whole(path);
     if (!text && text.error().code() != base::Code::too_large) return std::unexpected(text.error());
     // Fields of a newer worker are not an error: going back one version must find its machines.
-    auto entry = text ? wire::decode_text<JournalEntry>(*text, wire::UnknownKeys::ignore)
-                      : base::Result<JournalEntry>();
+    auto entry =
+        text ? wire::decode_text<JournalEntry>(*text, wire::UnknownKeys::ignore, entry_bytes_max)
+             : base::Result<JournalEntry>();
     if (entry && entry->sandbox + ".json" == name) {
       loaded.entries.push_back(std::move(*entry));
     } else {
