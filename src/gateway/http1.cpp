@@ -84,6 +84,21 @@ base::Result<Field> parse_field(std::string_view line) {
   return Field{std::string(name), std::string(value)};
 }
 
+/// The options of a Connection field, lower case. A value that is no list of tokens is a list to
+/// one server and a single odd word to another.
+base::Result<std::vector<std::string>> parse_options(std::string_view rest) {
+  std::vector<std::string> out;
+  while (true) {
+    auto const comma = rest.find(',');
+    auto const option = trim(rest.substr(0, comma));
+    if (!option.empty() && !is_token(option))
+      return bad("Connection has a byte that is not allowed there");
+    if (!option.empty()) out.push_back(lower(option));
+    if (comma == std::string_view::npos) return out;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 base::Result<Fields> parse_fields(std::string_view lines, HeadLimits const& limits) {
   Fields fields;
   while (!lines.empty()) {
@@ -95,14 +110,11 @@ base::Result<Fields> parse_fields(std::string_view lines, HeadLimits const& limi
     if (fields.all.size() == limits.fields_max) return bad("too many header lines");
     auto field = parse_field(line);
     if (!field) return base::passing(field);
-    if (same_name(field->name, "connection")) {
-      std::string_view rest = field->value;
-      while (true) {
-        auto const comma = rest.find(',');
-        fields.connection.push_back(lower(trim(rest.substr(0, comma))));
-        if (comma == std::string_view::npos) break;
-        rest.remove_prefix(comma + 1);
-      }
+    bool const speaks = same_name(field->name, "connection");
+    if (speaks || same_name(field->name, "proxy-connection")) {
+      auto options = parse_options(field->value);
+      if (!options) return base::passing(options);
+      if (speaks) std::ranges::move(*options, std::back_inserter(fields.connection));
     }
     fields.all.push_back(std::move(*field));
   }

@@ -88,6 +88,17 @@ TEST(RequestHead, RefusesWhatTwoServersCouldReadDifferently) {
     EXPECT_NE(refusal(head), "") << head;
 }
 
+TEST(RequestHead, ConnectionIsAListOfTokens) {
+  for (std::string_view value : {"\xe3lose", "close; x", "a b", "close, (x)"})
+    EXPECT_FALSE(parse_request_head(
+        fmt::format("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: {}\r\n\r\n", value), 80))
+        << value;
+  auto const head =
+      parse_request_head("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: , Close\r\n\r\n", 80);
+  ASSERT_TRUE(head);
+  EXPECT_FALSE(head->keep_alive);
+}
+
 TEST(RequestHead, DropsNamesThatServersReadAsOthers) {
   auto const head = parse_request_head(
       "GET / HTTP/1.1\r\nHost: a.example\r\nTransfer_Encoding: chunked\r\nA: b\r\n\r\n", 80);
