@@ -269,6 +269,13 @@ void await_accelerator(wire::Config const& config) {
   }
 }
 
+/// What stands in sandboxes' way out is somebody else's mostly, and no reason not to start.
+void show_way_out(wire::Config const& config) {
+  if (config.uplink != "host") return;
+  auto const way_out = probe_uplink(config);
+  if (way_out.health != Health::ok) fmt::print(stderr, "{}", render({way_out}));
+}
+
 /// The first sandboxes are to start as quickly as all later ones: the worker boots one machine of
 /// the template, keeps it as the base snapshot and makes the warm machines from it. Not a failure
 /// when it takes longer or cannot be: sandboxes start all the same, and say how.
@@ -459,10 +466,7 @@ int up(UpOptions const& options) {
     return complain(ready.error(),
                     "It keeps trying; watch it with: space up   stop it with: space down");
   await_accelerator(config);
-  // What stands in sandboxes' way out is somebody else's mostly, and no reason not to start.
-  if (auto const way_out = probe_uplink(config);
-      config.uplink == "host" && way_out.health != Health::ok)
-    fmt::print(stderr, "{}", render({way_out}));
+  show_way_out(config);
   auto key = ensure_admin_key(config);
   if (!key) return complain(key.error());
   auto usable = await_build(config, build);
