@@ -245,10 +245,14 @@ Sandbox::Talk Sandbox::initialise() {
 async::Task<void> Sandbox::reach_agent(Talk talk) {
   auto const& clock = base::system_clock();
   Progress progress(limits_, clock.steady_now());
+  // A guest that has been up loses nothing that it is sent: giving up on a connection that it is
+  // still about to take would only make it do the work twice.
+  bool const was_up = base_ || !saved_key_.empty() || state_ == State::restoring;
+  constexpr std::chrono::milliseconds long_patience(2'000);
   bool answered = false;
   for (;;) {
-    auto reached =
-        co_await host_.dialer.dial(slot(), wire::agent_port, progress.patience(clock.steady_now()));
+    auto const patience = was_up ? long_patience : progress.patience(clock.steady_now());
+    auto reached = co_await host_.dialer.dial(slot(), wire::agent_port, patience);
     if (reached.stream) {
       auto on_answer = [this, &answered] {
         if (!answered) mark("agent_answered");
