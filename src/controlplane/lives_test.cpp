@@ -227,7 +227,7 @@ TEST(Snapshots, AreTakenListedStartedFromAndRemoved) {
   });
 }
 
-TEST(Lives, IdleTimeComesFromTheSandboxItsProjectOrTheInstallation) {
+TEST(Lives, IdleTimeComesFromTheSandboxItsTemplateItsProjectOrTheInstallation) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const project = "/v1/projects/" + bench.world.project;
     auto const idle_of = [&](std::string id) -> asio::awaitable<std::int64_t> {
@@ -244,6 +244,12 @@ TEST(Lives, IdleTimeComesFromTheSandboxItsProjectOrTheInstallation) {
     auto const second = co_await bench.sandbox();
     auto const of_project = co_await idle_of(second);
     EXPECT_EQ(of_project, 600);
+    store::testing::query(
+        bench.database.conninfo,
+        "update template_builds set manifest = '{\"idle_timeout_s\": 900}' returning id");
+    auto const from_template = co_await bench.sandbox();
+    auto const of_template = co_await idle_of(from_template);
+    EXPECT_EQ(of_template, 900);
     auto const third = co_await bench.sandbox(R"({"idle_timeout_s":0})");
     auto const own = co_await idle_of(third);
     EXPECT_EQ(own, 0) << "never";

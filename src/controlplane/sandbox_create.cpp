@@ -56,6 +56,16 @@ double millis_since(base::SteadyTime start) {
       .count();
 }
 
+/// As the template's manifest has it; nothing when it says nothing that makes sense.
+std::optional<std::uint32_t> idle_timeout_of(store::BuildRow const& build) {
+  auto const* manifest = build.manifest.if_object();
+  auto const* value = manifest ? manifest->if_contains("idle_timeout_s") : nullptr;
+  if (!value || !value->is_int64()) return std::nullopt;
+  auto const seconds = value->get_int64();
+  if (seconds < 0 || seconds > std::numeric_limits<std::int32_t>::max()) return std::nullopt;
+  return static_cast<std::uint32_t>(seconds);
+}
+
 json::object step(std::string_view name, double at_ms) {
   return {{"step", name}, {"at_ms", at_ms}};
 }
@@ -113,7 +123,7 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
   row.timeout_s = spec.timeout_s;
   row.on_timeout = std::move(spec.on_timeout);
   row.auto_resume = spec.auto_resume;
-  row.idle_timeout_s = spec.idle_timeout_s;
+  row.idle_timeout_s = spec.idle_timeout_s ? spec.idle_timeout_s : idle_timeout_of(build);
   row.parent = std::move(spec.parent);
   row.secure = spec.secure;
   row.network = std::move(spec.network);
@@ -251,8 +261,9 @@ asio::awaitable<void> SandboxService::run_create(std::shared_ptr<Creation> creat
     auto caught_up =
         co_await network_.catch_up(creation->row, start.policy->generation, start.credentials);
     if (!caught_up)
-      base::log::warn("policy_not_in_force",
-                      {{"sandbox", creation->row.public_id}, {"what", caught_up.error().message()}});
+      base::log::warn(
+          "policy_not_in_force",
+          {{"sandbox", creation->row.public_id}, {"what", caught_up.error().message()}});
     auto settling = settle_started(creation, std::move(*machine));
     co_await std::move(settling);
   } else if (machine.error().code() != Code::cancelled) {
