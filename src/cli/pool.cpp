@@ -50,6 +50,16 @@ base::Result<void> make_image(std::string const& image, std::uint64_t size_mib) 
   return {};
 }
 
+/// mkfs leaves 8 MiB for the file system's own records, and the kernel gives them more only while
+/// nothing else has taken the space. A pool that sandboxes have filled would have none left, and
+/// even what is removed then frees nothing. Moving them while they are empty makes room of the
+/// usual size.
+base::Result<void> reserve_metadata(std::string const& pool) {
+  auto moved = run_checked({find_program("btrfs"), "balance", "start", "-m", pool});
+  if (!moved) return base::passing(moved, "reserve space for the pool's records");
+  return {};
+}
+
 base::Result<PoolMade> mount_image(wire::Config const& config) {
   std::string const image = config.data_dir + "/pool.btrfs";
   PoolMade result{.loop = true};
@@ -74,6 +84,10 @@ base::Result<PoolMade> mount_image(wire::Config const& config) {
                               image,
                               config.pool()});
   if (!mounted) return base::passing(mounted, "mount the pool");
+  if (result.fresh) {
+    auto reserved = reserve_metadata(config.pool());
+    if (!reserved) return base::passing(reserved);
+  }
   return result;
 }
 
