@@ -357,9 +357,10 @@ class HttpServer {
     answering_ = true;
     bool const to_close = head->body.kind == Framing::Kind::until_close;
     if (to_close) head->keep_alive = false;
-    auto const sent = co_await guest_.write_text(serialise(*head));
-    if (!sent) co_return false;
+    outgoing_ = serialise(*head);
     if (upgraded) {
+      bool const sent = co_await flush();
+      if (!sent) co_return false;
       co_await relay_frames();
       co_return false;
     }
@@ -393,6 +394,9 @@ class HttpServer {
     while (!decoder.done()) {
       content.clear();
       if (upstream_->reader.received().empty()) {
+        // Whoever waits for the next event of a stream has all that came before.
+        bool const flushed = co_await flush();
+        if (!flushed) co_return false;
         auto const alive = co_await upstream_->reader.more();
         if (!alive || !*alive) {
           // A cut TLS connection is an error of the stream and never a complete answer.
@@ -414,11 +418,17 @@ class HttpServer {
     count_hits(injected);
     bool const sent = co_await send_piece(rest, chunked);
     if (!sent) co_return false;
-    if (chunked) {
-      auto const ended = co_await guest_.write_text(encode_chunk({}));
-      co_return ended.has_value();
-    }
-    co_return true;
+    if (chunked) outgoing_ += encode_chunk({});
+    co_return co_await flush();
+  }
+
+  /// A head, its body and what was held back of it are one write and one TLS record where they come
+  /// together: writes cost more than anything else that is done for a small answer.
+  asio::awaitable<bool> flush() {
+    if (outgoing_.empty()) co_return true;
+    auto const text = std::exchange(outgoing_, {});
+    auto const sent = co_await guest_.write_text(text);
+    co_return sent.has_value();
   }
 
   asio::awaitable<bool> send_content(std::string& content,
@@ -434,9 +444,9 @@ class HttpServer {
 
   asio::awaitable<bool> send_piece(std::string_view content, bool chunked) {
     if (content.empty()) co_return true;
-    auto const wire = chunked ? encode_chunk(content) : std::string(content);
-    auto const sent = co_await guest_.write_text(wire);
-    co_return sent.has_value();
+    outgoing_ += chunked ? encode_chunk(content) : std::string(content);
+    if (outgoing_.size() < buffer_bytes) co_return true;
+    co_return co_await flush();
   }
 
   void count_hits(std::vector<Injected> const* injected) {
@@ -513,6 +523,7 @@ class HttpServer {
   bool tls_;
   bool first_ = true;
   bool answering_ = false;
+  std::string outgoing_;  // of the answer, until the next wait for the upstream
   bool uploaded_ = false;
   Denial denial_;
   wire::GatewayDecision record_;
