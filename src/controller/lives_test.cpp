@@ -188,6 +188,24 @@ TEST(ControllerLives, RowAndWorkerThatDisagreeAreMadeToAgree) {
   with_bench(body);
 }
 
+TEST(ControllerLives, WhatTheWorkerKnowsAgainstAStateIsSaidAndItStaysSuspended) {
+  auto body = [](Bench& bench) -> store::asio::awaitable<void> {
+    auto const row = co_await suspended(bench);
+    bench.worker.machines[row.public_id].lost_reason = "its memory file is \x01 cut short";
+    bench.start_controller("one");
+    auto const until = soon();
+    auto now = row;
+    while (now.problem.empty() && base::system_clock().steady_now() < until) {
+      co_await async::sleep_for(20ms);
+      now = co_await bench.row_of(row.public_id);
+    }
+    EXPECT_EQ(now.problem, "its memory file is ? cut short");
+    EXPECT_EQ(now.state, SandboxState::suspended);
+    EXPECT_EQ(bench.worker.deletes_of(row.public_id), 0u);
+  };
+  with_bench(body);
+}
+
 TEST(ControllerLives, ALostStateAndAPowerCutAreReportedAsThat) {
   auto body = [](Bench& bench) -> store::asio::awaitable<void> {
     auto const lost = co_await suspended(bench);

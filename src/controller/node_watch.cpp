@@ -5,6 +5,8 @@
 #include "base/log.hpp"
 #include "controller/backoff.hpp"
 
+#include <algorithm>
+
 namespace controller {
 namespace {
 
@@ -14,6 +16,13 @@ constexpr auto database_time = 3s;
 constexpr auto worker_time = 3s;
 constexpr auto sample_time = 2s;
 constexpr std::size_t work_max = 200;
+
+/// A worker's sentence may quote what a file held.
+std::string printable(std::string text) {
+  text.resize(std::min<std::size_t>(text.size(), 1000));
+  std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
 
 base::Deadline in(std::chrono::milliseconds duration) {
   return base::system_clock().in(duration);
@@ -174,6 +183,12 @@ store::asio::awaitable<void> NodeWatch::carry_out(Plan plan) {
   }
   for (auto& row : plan.vanished)
     co_await end_vanished(std::move(row));
+  for (auto& one : plan.problems) {
+    auto const said =
+        co_await store_.sandboxes.set_problem(one.id, printable(one.why), in(database_time));
+    base::log::warn("suspended_state_lost",
+                    {{"node", name_}, {"why", one.why}, {"written", said.has_value()}});
+  }
   for (auto& one : plan.align)
     co_await align(std::move(one));
   for (auto& row : plan.finish) {

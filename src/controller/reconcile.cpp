@@ -90,6 +90,9 @@ void Reconciler::judge(store::SandboxRow const& row,
     if (confirmed(suspicion("lost"), now, 5 * confirm_after_)) plan.vanished.push_back(row);
     return;
   }
+  bool const new_problem =
+      row.state == SandboxState::suspended && !machine->lost_reason.empty() && row.problem.empty();
+  if (new_problem) plan.problems.push_back({row.id, machine->lost_reason});
   auto const how = there ? way_to_agree(row.state, machine->state) : std::string();
   if (!how.empty() && confirmed(suspicion(how), now, confirm_after_))
     plan.align.push_back({row, how});

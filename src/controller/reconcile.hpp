@@ -45,6 +45,14 @@ struct Plan {
   };
 
   std::vector<Align> align;
+
+  struct Problem {
+    std::string id;  // of the row
+    std::string why;
+  };
+
+  /// Suspended rows whose worker knows something against their state that the row does not say.
+  std::vector<Problem> problems;
   /// Rows that stay in `deleting`: their program died. Waited for five times as long, since a
   /// delete may be at work and its operation's lease normally brings it here.
   std::vector<store::SandboxRow> finish;

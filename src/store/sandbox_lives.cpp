@@ -75,6 +75,16 @@ Statement const claim_suspends_statement{
         std::string(live_columns) + " from moved s " + std::string(row_joins) +
         " join operation o on o.sandbox = s.public_id"};
 
+Statement const set_problem_statement{
+    "sandboxes.set_problem",
+    "with moved as ("
+    "  update sandboxes set problem = $2, version = version + 1"
+    "  where id = $1 and state = 'suspended' and problem <> $2 returning *"
+    ")"
+    " insert into events (project_id, sandbox, type, actor, data)"
+    " select project_id, public_id, 'sandbox.problem', 'worker',"
+    "   jsonb_build_object('state', state, 'epoch', epoch, 'why', problem) from moved"};
+
 Statement const touch_statement{
     "sandboxes.touch",
     "update sandboxes set used_at = now() where public_id = any($1) and used_at < now() - interval "
@@ -152,6 +162,16 @@ async::Task<std::vector<DueSandbox>> Sandboxes::claim_suspends(DueSuspends which
     due.push_back(std::move(one));
   }
   co_return due;
+}
+
+async::Task<void> Sandboxes::set_problem(std::string id,
+                                         std::string problem,
+                                         base::Deadline deadline) {
+  Params params;
+  params.text(std::move(id)).text(std::move(problem));
+  auto rows = co_await database_.run(set_problem_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
 }
 
 async::Task<void> Sandboxes::touch(std::vector<std::string> public_ids, base::Deadline deadline) {

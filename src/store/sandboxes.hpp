@@ -264,6 +264,8 @@ class Sandboxes {
                                                       std::chrono::seconds lease,
                                                       std::uint32_t limit,
                                                       base::Deadline deadline);
+  /// What its worker knows against its suspended state; it stays suspended.
+  async::Task<void> set_problem(std::string id, std::string problem, base::Deadline deadline);
   /// Somebody uses these now (public ids). One statement for a whole process.
   async::Task<void> touch(std::vector<std::string> public_ids, base::Deadline deadline);
   /// When the next deadline is due, for sleeping until then; nothing when there is none.
