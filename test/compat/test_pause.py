@@ -92,7 +92,7 @@ def test_a_command_stream_ends_with_a_pause_and_kill_ends_a_paused_one(make):
     sandbox = make(timeout=300)
     handle = sandbox.commands.run("sleep 600", background=True, timeout=0)
     begun = time.monotonic()
-    assert Sandbox.pause(sandbox.sandbox_id) in (None, True)
+    Sandbox.pause(sandbox.sandbox_id)
     assert time.monotonic() - begun < 60
     with pytest.raises(Exception):
         handle.wait()
