@@ -10,6 +10,7 @@
 
 #include <sys/random.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -32,6 +33,21 @@ std::string new_token() {
   for (auto const byte : bytes)
     out += fmt::format("{:02x}", byte);
   return out;
+}
+
+std::sig_atomic_t volatile interrupted = 0;
+
+/// What was started has to be taken away again, so an interrupt only ends the step under way (whose
+/// program gets it too) and the ones after it.
+void remember_interrupts() {
+  auto const remember = [](int) { interrupted = 1; };
+  std::signal(SIGINT, remember);
+  std::signal(SIGTERM, remember);
+}
+
+base::Result<void> go_on() {
+  if (interrupted != 0) return base::fail(base::Code::cancelled, "interrupted");
+  return {};
 }
 
 /// The installation under attack: the same programs, directories and ports of its own.
@@ -188,6 +204,7 @@ base::Result<std::vector<CaseVerdict>> attack_all(Output const& output,
   Target target(config, directory);
   output.note("starting an installation of its own, whose uplink leads nowhere");
   auto step = target.start(*rig);
+  if (step) step = go_on();
   if (step) step = target.boot(catalogue->policies.front().second);
   if (!step) return base::passing(step);
   auto slot = target.slot_netns();
@@ -203,6 +220,7 @@ base::Result<std::vector<CaseVerdict>> attack_all(Output const& output,
       taken.push_back(&one);
     }
     if (given.empty()) continue;
+    if (auto next = go_on(); !next) return base::passing(next);
     output.note(fmt::format("{} cases under the policy {}", given.size(), name));
     auto printed = target.attack(policy, selftest::text_for_guest(given));
     if (!printed) return base::passing(printed);
@@ -260,6 +278,7 @@ int selftest_egress(Output const& output) {
     return output.fail({base::Code::unavailable, "make a directory in /run"});
   std::error_code ignored;
   fs::permissions(directory, fs::perms(0755), ignored);  // the worker reads the authority in it
+  remember_interrupts();
   auto verdicts = attack_all(output, config, directory);
   fs::remove_all(directory, ignored);
   if (!verdicts) return output.fail(verdicts.error());
