@@ -229,7 +229,7 @@ TEST(ControllerLives, ADrainedNodeIsToldAndPutToSleep) {
   auto body = [](Bench& bench) -> store::asio::awaitable<void> {
     bench.start_controller("one");
     std::vector<store::SandboxRow> rows;
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 4; ++i) {
       auto row = co_await bench.running(3600);
       rows.push_back(std::move(row));
     }

@@ -72,8 +72,10 @@ struct Bench {
   }
 
   void start_controller(std::string owner) {
+    Keep keep;
+    keep.snapshots_every = 50ms;
     controllers.push_back(
-        std::make_unique<Controller>(executor, restricted, config, std::move(owner), quick));
+        std::make_unique<Controller>(executor, restricted, config, std::move(owner), quick, keep));
     group.spawn("controller", controllers.back()->run());
   }
 
