@@ -47,6 +47,11 @@ TEST(Migrations, AFailedOneLeavesNothing) {
 
 TEST(Migrations, TheControllerCannotReadKeys) {
   auto conninfo = Postgres::instance().make_database();
+  for (auto const* table : {"credentials", "credential_versions"}) {
+    auto const sql =
+        fmt::format("select has_table_privilege('space_controller', '{}', 'select')", table);
+    EXPECT_EQ(testing::query(conninfo, sql).front(), "f") << table;
+  }
   EXPECT_EQ(testing::query(conninfo,
                            "select has_table_privilege('space_controller', 'api_keys', 'select')")
                 .front(),
