@@ -82,8 +82,8 @@ def lived(document):
                          f"{s['suspended_mib']['p50'] / s['dirty_mib']:.2f} | ≤ 1.2 | {s['suspended_mib']['n']} of {document['count']} |")
     if "fork" in document:
         f = document["fork"]
-        line(f"fork, {f['dirty_mib']} MiB changed: the parent's longest stop", f["longest_gap_ms"], "its longest without a fork", f["longest_gap_without_ms"],
-             f"≤ {50 + f['dirty_mib'] / 4:.0f} ms")
+        line(f"fork of one, {f['dirty_mib']} MiB changed, until its copy runs", f["fork_ms"], "create from the base snapshot",
+             document["suspend"]["create_ms"], "–")
     if document.get("errors"):
         lines += ["", "Failed: " + "; ".join(document["errors"][:3])]
     return lines

@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -161,16 +162,23 @@ class Soak:
         raise Wrong(f"no sandbox could be made within {PATIENCE} s")
 
     def delete(self, sandbox):
-        deadline = time.monotonic() + PATIENCE
+        deadline, last, row = time.monotonic() + PATIENCE, "", {}
         while time.monotonic() < deadline:
             try:
-                self.call("DELETE", f"/v1/sandboxes/{sandbox}?wait=30")
-                self.row(sandbox)
-            except Lost:
-                return
-            except (OSError, ApiError):
+                try:
+                    last = json.dumps(self.call("DELETE", f"/v1/sandboxes/{sandbox}?wait=30"))[:300]
+                except ApiError as error:  # it may have ended already, with its machine
+                    last = str(error)[:300]
+                row = self.row(sandbox)
                 time.sleep(0.3)
-        raise Wrong(f"{sandbox} could not be deleted within {PATIENCE} s")
+            except Lost as lost:
+                if lost.row["state"] == "failed":  # it did not wait for us
+                    self.check_loss(sandbox, lost)
+                return
+            except (OSError, ApiError) as error:
+                last = str(error)[:300]
+                time.sleep(0.3)
+        raise Wrong(f"{sandbox} could not be deleted within {PATIENCE} s; last answer {last}; row {json.dumps(row)[:500]}")
 
     # -- faults -----------------------------------------------------------------------------------------------
 
@@ -370,6 +378,14 @@ def check_loss(soak, sandbox, lost):
 Soak.check_loss = check_loss
 
 
+def keep_logs(platform):
+    """What the programs said, before the installation is removed with it."""
+    target = ROOT / "build" / "logs" / "soak"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(platform.data_dir / "log", target, dirs_exist_ok=True)
+    print(f"logs of the platform: {target}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=1800)
@@ -415,6 +431,8 @@ def main():
         failed = len(soak.wrongs)
         for what in soak.wrongs:
             print(f"WRONG (seed {given.seed}): {what}")
+        if failed:
+            keep_logs(platform)
     finally:
         platform.destroy()
     print(f"{0 if failed else 1} passed, {1 if failed else 0} failed")
