@@ -4,6 +4,7 @@
 #include "base/result.hpp"
 #include "domain/host_name.hpp"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
