@@ -375,10 +375,12 @@ TEST(Drain, IsSaidOfANode) {
     auto const on = co_await bench.ask("POST", "/v1/nodes/node-1/drain");
     EXPECT_EQ(on.status, 200) << on.text;
     EXPECT_EQ(on["draining"], true);
+    EXPECT_TRUE(bench.worker.draining);
     auto const refused = co_await bench.ask("POST", "/v1/sandboxes");
     EXPECT_EQ(refused.status, 503) << refused.text;
     auto const off = co_await bench.ask("POST", "/v1/nodes/node-1/drain", R"({"on":false})");
     EXPECT_EQ(off["draining"], false);
+    EXPECT_FALSE(bench.worker.draining);
     auto const id = co_await bench.sandbox();
     EXPECT_FALSE(id.empty());
     auto const none = co_await bench.ask("POST", "/v1/nodes/nowhere/drain");

@@ -240,7 +240,7 @@ async::Task<Reply> Native::delete_snapshot(Call& call) {
   co_return empty_reply(204);
 }
 
-/// Only says so: the worker refuses new ones and a controller suspends what runs.
+/// Only says so: the worker refuses new ones, and a controller suspends what runs.
 async::Task<Reply> Native::drain_node(Call& call) {
   auto const& name = call.param("node");
   auto const found = nodes_.all().find(name);
@@ -251,6 +251,11 @@ async::Task<Reply> Native::drain_node(Call& call) {
   if (!body) co_return base::passing(body);
   auto set = co_await store_.nodes.set_draining(name, body->on, call.deadline);
   if (!set) co_return base::passing(set);
+  // At once; a worker that does not answer now is told by a controller.
+  auto const address = nodes_.address_of(name);
+  (void)(co_await workers_.drain(
+             address, body->on, base::system_clock().in(std::chrono::seconds(2))))
+      .has_value();
   co_await nodes_.refresh();
   auto const now = nodes_.all().find(name);
   if (now == nodes_.all().end())

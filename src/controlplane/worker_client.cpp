@@ -174,6 +174,14 @@ async::Task<json::value> WorkerClient::audit(std::string address,
   co_return wire::parse_json(response->body, answer_bytes_max);
 }
 
+async::Task<void> WorkerClient::drain(std::string address, bool on, base::Deadline deadline) {
+  wire::SetDrain const body{on};
+  auto response =
+      co_await call(std::move(address), "POST", "/drain", wire::encode_text(body), deadline);
+  if (!response) co_return base::passing(response);
+  co_return base::Result<void>();
+}
+
 async::Task<json::value> WorkerClient::metrics(std::string address,
                                                std::string sandbox,
                                                base::Deadline deadline) {

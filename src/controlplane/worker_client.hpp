@@ -31,7 +31,8 @@ class WorkerClient {
                               std::string sandbox,
                               wire::SetToken token,
                               base::Deadline deadline);
-  /// Returns when it is in force on live connections, too; unavailable: the network was switched off.
+  /// Returns when it is in force on live connections, too; unavailable: the network was switched
+  /// off.
   async::Task<wire::GatewayApplied> set_policy(std::string address,
                                                std::string sandbox,
                                                wire::SetPolicy policy,
@@ -64,6 +65,7 @@ class WorkerClient {
                                  std::uint64_t after,
                                  std::uint32_t limit,
                                  base::Deadline deadline);
+  async::Task<void> drain(std::string address, bool on, base::Deadline deadline);
   async::Task<json::value> metrics(std::string address,
                                    std::string sandbox,
                                    base::Deadline deadline);
