@@ -5,6 +5,7 @@
 #include "os/packet_socket.hpp"
 #include "os/process.hpp"
 #include "os/text_file.hpp"
+#include "vmm/qemu_command.hpp"
 
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -269,7 +270,8 @@ TEST_F(HostdTest, WhatIsNoRequestIsNotAnswered) {
        {1UL, sizeof(hostd::Request) - 1, sizeof(hostd::Request) + 1, 100'000UL}) {
     EXPECT_EQ(say(bytes, {}), 0U) << bytes;
   }
-  EXPECT_EQ(say(sizeof(hostd::Request), {some.get(), some.get(), some.get()}), 0U);
+  // One descriptor more than any action takes.
+  EXPECT_EQ(say(sizeof(hostd::Request), {some.get(), some.get(), some.get(), some.get()}), 0U);
   // Right size, nonsense inside: an answer that refuses.
   EXPECT_EQ(say(sizeof(hostd::Request), {}), sizeof(hostd::Reply));
   EXPECT_EQ(say(sizeof(hostd::Request), {some.get()}), sizeof(hostd::Reply));
@@ -437,7 +439,7 @@ TEST_F(HostdTest, AppliesTheLimitsOfAMachine) {
         return std::string();
       };
   EXPECT_EQ(value("memory", "memory.limit_in_bytes", "memory.max"),
-            std::to_string((128ULL + 32 + 160) << 20U) + "\n");
+            std::to_string((128ULL + vmm::overhead_mib(false, 32)) << 20U) + "\n");
   EXPECT_THAT(value("cpu", "cpu.cfs_quota_us", "cpu.max"), HasSubstr("225000"));
   EXPECT_EQ(value("pids", "pids.max", "pids.max"), "82\n");
   EXPECT_EQ(groups->members("slot-6"), std::vector<pid_t>{vmm->pid});
@@ -469,6 +471,26 @@ TEST_F(HostdTest, TellsHowAMachineEndedAlsoTwice) {
   EXPECT_EQ(start_machine(4).error().code(), base::Code::invalid_argument);
 }
 
+TEST_F(HostdTest, ShowsAMachinesMemoryForReadingAndOnlyWhileItLives) {
+  start();
+  ASSERT_TRUE(client().make_slot(0));
+  EXPECT_EQ(client().open_memory(0).error().code(), base::Code::not_found);
+  ASSERT_TRUE(start_machine(0));
+  auto const memory = client().open_memory(0);
+  ASSERT_TRUE(memory) << memory.error().detail();
+  for (auto const* file : {&memory->pages, &memory->memory})
+    EXPECT_EQ(::fcntl(file->get(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  auto const maps = os::read_text(fmt::format("/proc/{}/maps", client().inspect_slot(0)->pid));
+  ASSERT_TRUE(maps);
+  auto const first = std::stoull(*maps, nullptr, 16);
+  std::array<char, 4> bytes{};
+  ASSERT_EQ(::pread(memory->memory.get(), bytes.data(), 4, static_cast<off_t>(first)), 4);
+  EXPECT_EQ(std::string_view(bytes.data() + 1, 3), "ELF");
+  ASSERT_TRUE(client().end_vmm(0));
+  EXPECT_LE(::pread(memory->memory.get(), bytes.data(), 4, static_cast<off_t>(first)), 0);
+  EXPECT_EQ(client().open_memory(0).error().code(), base::Code::not_found);
+}
+
 TEST_F(HostdTest, StaysSmall) {
   start();
   for (std::uint32_t slot = 0; slot < 8; ++slot)
@@ -496,11 +518,13 @@ class Death : public HostdTest, public testing::WithParamInterface<std::string> 
     auto made = client().make_slot(0);
     auto gateway = client().start_gateway(0);
     auto started = start_machine(0);
+    auto memory = client().open_memory(0);
     auto ended = client().end_vmm(0);
     auto removed = client().remove_slot(0);
     static_cast<void>(made);
     static_cast<void>(gateway);
     static_cast<void>(started);
+    static_cast<void>(memory);
     static_cast<void>(ended);
     static_cast<void>(removed);
   }
