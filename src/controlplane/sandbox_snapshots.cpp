@@ -173,6 +173,7 @@ async::Task<void> SandboxService::remove_snapshot(Asker asker,
   auto going = co_await store_.snapshots.begin_delete(row->id, deadline);
   if (!going) co_return base::passing(going);
   // From here on it is gone for everybody. A controller removes what is not removed now.
+  if (SPACE_FAULT("api.snapshot.after_delete")) co_return base::Result<void>();
   auto removed = co_await workers_.remove_snapshot(row->node_address, row->public_id, deadline);
   if (!removed) {
     base::log::warn("snapshot_not_removed",
