@@ -76,7 +76,7 @@ WAYS = {
     "controller.move.before_worker": (change("suspend"), "api.move.before_worker kill"),
     "controller.move.before_row": (change("suspend"), "api.move.before_worker kill"),
     "controller.snapshot.before_row": (snapshot, "api.snapshot.after_worker kill"),
-    "controller.snapshot.before_remove": (snapshot, "api.snapshot.before_delete kill"),
+    "controller.snapshot.before_remove": (snapshot, "api.snapshot.after_delete kill"),
     "api.create.before_failed": (create_and_delete, "worker.start.admitted fail"),
     "api.move.": (change("suspend"), ""),
     "api.snapshot.": (snapshot, ""),
@@ -88,8 +88,9 @@ WAYS = {
     "worker.end.saved": (change("suspend"), ""),
     "worker.restore.": (change("suspend", "resume"), ""),
     "vmm.save.": (change("suspend"), ""),
+    "hostd.vmm.memory_opened": (change("suspend"), ""),
     "sandbox.pause_failed.": (change("pause"), "worker.pause.stopped fail"),
-    "sandbox.resume_failed.": (change("pause", "resume"), "worker.resume.continued fail"),
+    "sandbox.resume_failed.": (change("pause", "resume"), "worker.resume.noted fail"),
     "sandbox.suspend_failed.": (change("suspend"), "worker.suspend.saved fail"),
     "sandbox.restore_failed.": (change("suspend", "resume"), "worker.restore.restored fail"),
     "controller.align.before_row": (suspended_behind_its_back, ""),
@@ -106,9 +107,8 @@ WAYS = {
 ELSEWHERE = {
     "hostd.uplink.": "test/integration/uplink_test.cpp",
     "hostd.firecracker.": "test/integration/firecracker_jail_test.cpp",
-    "hostd.gateway.": "test/security/test_fault_walk.py",
-    "worker.gateway.": "test/security/test_fault_walk.py",
-    "vmm.firecracker_": "src/vmm/firecracker_test.cpp",
+    "hostd.gateway.": "test/security/test_walk_of_faults.py",
+    "worker.gateway.": "test/security/test_walk_of_faults.py",
     # While a base snapshot is made, and when machines wait: not here, where machines are counted.
     "vmm.capture.": "src/worker/ahead_test.cpp",
     "worker.base.exercised": "src/worker/ahead_test.cpp",
@@ -118,9 +118,12 @@ ELSEWHERE = {
     "agent.": "test/system/test_fault_walk.py",  # below, by a file in the guest
 }
 
+# Walked by nobody, and why.
+NOWHERE = {"vmm.firecracker_": "no Firecracker on hosts of this kind"}
+
 
 def here(point: str) -> bool:
-    return not any(point.startswith(prefix) for prefix in ELSEWHERE)
+    return not any(point.startswith(prefix) for prefix in (*ELSEWHERE, *NOWHERE))
 
 
 def way(point: str):
@@ -135,6 +138,11 @@ def test_every_lifecycle_step_has_a_point_and_every_point_a_walk():
     for prefix, where in ELSEWHERE.items():
         assert any(p.startswith(prefix) for p in points), f"{prefix} is no point any more"
         assert prefix in (ROOT / where).read_text(), f"{where} does not walk {prefix}"
+
+
+@pytest.mark.parametrize("prefix", NOWHERE)
+def test_walked_by_nobody(prefix):
+    pytest.skip(f"{prefix}*: {NOWHERE[prefix]}")
 
 
 @pytest.mark.parametrize("number, point", enumerate(filter(here, all_points())))
@@ -157,6 +165,7 @@ INIT = """
 import http.client, json, socket, sys
 connection = http.client.HTTPConnection("192.0.2.2", 49983, timeout=20)
 connection.sock = socket.socket()
+connection.sock.settimeout(10)  # a guest that has died does not even say so
 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 2)  # as hostd's own: the slot lets no other in
 connection.sock.connect(("192.0.2.2", 49983))
 connection.request("POST", "/init", json.dumps({"init_key": sys.argv[1]}), {"Content-Type": "application/json"})

@@ -36,7 +36,7 @@ def test_ten_at_once(platform):
 
 
 def test_many_in_a_row(platform, request):
-    rounds = 50 if request.config.getoption("--long") else 12
+    rounds = 200 if request.config.getoption("--long") else 50
     before = counts(platform)
     worker = platform.service_pid("space-worker")
     descriptors = len(list(__import__("pathlib").Path(f"/proc/{worker}/fd").iterdir()))
