@@ -33,17 +33,23 @@ def test_create_info_list_kill(make):
     info = sandbox.get_info()
     assert info.sandbox_id == sandbox.sandbox_id
     assert info.metadata == {"mark": mark, "odd key": "v&=ü"}
-    assert info.state == SandboxState.RUNNING
+    assert info.state == SandboxState.RUNNING and info.envd_version == "0.6.4" and info.template_id
+    assert (info.cpu_count, info.memory_mb) == (1, 512)
     assert 100 < (info.end_at - info.started_at).total_seconds() < 130
     assert sandbox.commands.run("echo $GLOBAL $E2B_SANDBOX $E2B_SANDBOX_ID").stdout == f"g true {sandbox.sandbox_id}\n"
     found = Sandbox.list(query=SandboxQuery(metadata={"mark": mark, "odd key": "v&=ü"})).next_items()
     assert [s.sandbox_id for s in found] == [sandbox.sandbox_id]
     assert Sandbox.list(query=SandboxQuery(metadata={"mark": "other"})).next_items() == []
+    by_state = Sandbox.list(query=SandboxQuery(metadata={"mark": mark}, state=[SandboxState.RUNNING])).next_items()
+    assert [s.sandbox_id for s in by_state] == [sandbox.sandbox_id] and by_state[0].end_at == info.end_at
+    assert Sandbox.list(query=SandboxQuery(metadata={"mark": mark}, state=[SandboxState.PAUSED])).next_items() == []
     assert sandbox.kill() is True
     assert sandbox.kill() is False
     assert sandbox.is_running() is False
     with pytest.raises(NotFoundException):
         Sandbox.get_info(sandbox.sandbox_id)
+    with pytest.raises(NotFoundException):
+        Sandbox.set_timeout(sandbox.sandbox_id, 60)
     assert Sandbox.list(query=SandboxQuery(metadata={"mark": mark})).next_items() == []
 
 

@@ -272,3 +272,87 @@ def test_addresses_that_lead_nowhere(shared, mode, platform, headers, status):
         label = "-".join(part for part in (port, name) if part is not None)
         answer = httpx.get(f"https://127.0.0.1:{platform.tls_port}/x", headers={"Host": f"{label}.{platform.domain}"}, verify=False)
     assert answer.status_code == status and answer.json()["code"] == status and answer.json()["message"], answer.text
+
+
+SERVER = r"""
+import hashlib, base64, http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "websocket":
+            accept = base64.b64encode(hashlib.sha1((self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
+            self.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+            head = self.rfile.read(6)
+            data = self.rfile.read(head[1] & 127)
+            text = bytes(byte ^ head[2 + i % 4] for i, byte in enumerate(data))
+            self.wfile.write(bytes([0x81, len(text)]) + text)
+            self.close_connection = True
+            return
+        body = (self.headers["Host"] + " " + str(self.headers.get("X-Forwarded-Host"))).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
+http.server.ThreadingHTTPServer(("0.0.0.0", 8001), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def private(e2b_env, mode):
+    """A sandbox whose ports are not public and whose server sees another host."""
+    if mode == "url":
+        pytest.skip("host names and signed URLs: the plain-URL mode has none (docs/guide/e2b.md)")
+    from e2b import Sandbox
+    sandbox = Sandbox.create(timeout=300, network={"allow_public_traffic": False, "mask_request_host": "inside.test:${PORT}"})
+    try:
+        yield sandbox
+    finally:
+        sandbox.kill()
+
+
+def test_private_ports_masked_hosts_web_sockets_and_signed_urls(private, platform):
+    import ssl
+    import urllib.error
+    import urllib.request
+    context = ssl.create_default_context(cafile=platform.ca_file)
+
+    def visit(url, data=None, **headers):
+        request = urllib.request.Request(url, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    private.files.write("/tmp/server.py", SERVER)
+    private.commands.run("python3 /tmp/server.py", background=True, timeout=0)
+    host = private.get_host(8001)
+    token = {"e2b-traffic-access-token": private.traffic_access_token}
+    eventually(lambda: visit(f"https://{host}/", **token)[0] == 200, 30, "the server answers")
+    assert visit(f"https://{host}/", **token)[1] == f"inside.test:8001 {host}"
+    for wrong in ({}, {"e2b-traffic-access-token": "0" * 64}):
+        status, body = visit(f"https://{host}/", **wrong)
+        assert status == 403 and json.loads(body)["code"] == 403 and json.loads(body)["sandboxId"] == private.sandbox_id
+
+    import socket
+    name, port = host.split(":")
+    with socket.create_connection(("127.0.0.1", int(port)), 20) as plain, context.wrap_socket(plain, server_hostname=name) as peer:
+        peer.sendall(f"GET /socket HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                     f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\ne2b-traffic-access-token: {private.traffic_access_token}\r\n\r\n".encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += peer.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 101 ") and b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in answer
+        peer.sendall(b"\x81\x85\0\0\0\0hello")
+        assert peer.recv(64) == b"\x81\x05hello"
+
+    # A signed URL names one path, one operation, one user and one end.
+    form = (b'--b\r\nContent-Disposition: form-data; name="file"; filename="ignored"\r\n\r\nsigned\r\n--b--\r\n',)
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    upload = private.upload_url("/home/user/s.txt", user="user", use_signature_expiration=60)
+    assert visit(upload, *form, **kind)[0] == 200 and private.files.read("/home/user/s.txt") == "signed"
+    download = private.download_url("/home/user/s.txt", user="user")
+    assert visit(download) == (200, "signed")
+    for url, said in ((upload, "invalid signature"), (download.replace("s.txt", "t.txt"), "invalid signature"),
+                      (download.replace("v1_", "v1_A"), "invalid signature")):
+        status, body = visit(url)
+        assert (status, json.loads(body)) == (401, {"code": 401, "message": said}), (url, body)
+    for status, body in (visit(download.split("&signature")[0]), visit(download, **{"X-Access-Token": "0" * 64})):
+        assert status == 401 and json.loads(body)["code"] == 401, body
