@@ -114,6 +114,8 @@ class Guest:
                                        sandbox_url=platform.http_url)
         self.epoch = worker.call("GET", f"/sandboxes/{self.id}")[1]["epoch"]
         self.generation = 1  # that of the create
+        # Asked before anything puts another policy in force, whatever order the tests come in.
+        self.at_start = self.run("getent ahostsv4 first.example; getent ahostsv4 second.example || echo none")[1]
 
     def allow(self, *rules: dict, credentials: list | None = None, **policy) -> dict:
         """Puts a policy in force; its rules are all that is allowed."""

@@ -41,7 +41,7 @@ def verdict_of(problems: list | None) -> str:
 def add(kept, file: pathlib.Path) -> None:
     """Puts what one run found into the file."""
     all_of_them = json.loads(file.read_text()) if file.exists() else {"cases": {}, "live": {}, "mutations": {}}
-    all_of_them["cases"].update({case.id: case.problems for case in cases.values()})
+    all_of_them["cases"].update({case.id: case.problems for case in kept.cases.values()})
     all_of_them["live"].update(kept.live)
     all_of_them["mutations"].update(kept.mutations)
     file.write_text(json.dumps(all_of_them, indent=1))

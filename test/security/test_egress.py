@@ -11,9 +11,8 @@ ALLOWED = {"hosts": ["allowed.example"]}
 
 
 def test_the_policy_of_the_create_is_in_force_from_the_start(guest):
-    code, said, _ = guest.run("getent ahostsv4 first.example; getent ahostsv4 second.example || echo none")
-    lines = said.split("\n")
-    assert lines[0].startswith("198.18.") and "none" in lines, said
+    lines = guest.at_start.split("\n")
+    assert lines[0].startswith("198.18.") and "none" in lines, guest.at_start
 
 
 @pytest.fixture(autouse=True)
