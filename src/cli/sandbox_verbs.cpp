@@ -1,6 +1,5 @@
-#include "cli/verbs.hpp"
-
 #include "cli/policy_verbs.hpp"
+#include "cli/verbs.hpp"
 
 namespace cli {
 namespace {
@@ -196,9 +195,14 @@ asio::awaitable<int> sandbox_show(Session session, std::string id) {
       fmt::format("{} {}", text_of(*sandbox, "end_reason"), text_of(*sandbox, "end_detail"))
           .substr(text_of(*sandbox, "end_reason").empty() ? 1 : 0));
   if (auto const* steps = member_of(*sandbox, "timeline").if_array()) {
-    for (auto const& step : *steps)
+    for (auto const& step : *steps) {
+      auto const by = text_of(step, "by");
       add("start",
-          fmt::format("{:>10.1f} ms  {}", decimal_of(step, "at_ms"), text_of(step, "step")));
+          fmt::format("{:>10.1f} ms  {}{}",
+                      decimal_of(step, "at_ms"),
+                      text_of(step, "step"),
+                      by.empty() ? "" : ", by " + by));
+    }
   }
   session.out.table({"FIELD", "VALUE"}, rows);
   if (auto const console = text_of(*sandbox, "console_tail"); !console.empty())

@@ -309,7 +309,9 @@ async::Task<wire::WorkerSandbox> SandboxService::start_patiently(
       for (auto const& one : machine->timeline) {
         creation->timeline.push_back(step("worker." + one.step, called_ms + one.at_ms));
       }
-      creation->timeline.push_back(step("started", millis_since(creation->asked_at)));
+      auto last = step("started", millis_since(creation->asked_at));
+      if (!machine->started_by.empty()) last["by"] = machine->started_by;
+      creation->timeline.push_back(std::move(last));
       co_return machine;
     }
     bool const silent = machine.error().code() == Code::unavailable;

@@ -46,6 +46,7 @@ TEST(Sandboxes, CreateListGetDelete) {
       steps.emplace_back(step.at("step").as_string());
     EXPECT_THAT(steps,
                 ::testing::ElementsAre("placed", "committed", "worker.vmm_started", "started"));
+    EXPECT_EQ(got["timeline"].as_array().back().at("by"), "cold boot");
     auto const list =
         co_await bench.ask("GET", "/v1/sandboxes?metadata=a%3Db&state=running&template=base");
     EXPECT_EQ(list["sandboxes"].as_array().size(), 1u);
