@@ -72,7 +72,9 @@ base::Result<Place> machine_place(wire::Config const& config,
   if (!view) return base::passing(view, "make a machine's view");
   auto filter = hostd::make_system_filter(false);
   if (!filter) return base::passing(filter, "make a machine's filter");
-  Place place{.name = "machine", .user = config.slot_uid_base + config.slots_max - 1};
+  Place place;
+  place.name = "machine";
+  place.user = config.slot_uid_base + config.slots_max - 1;
   place.view = std::move(*view);
   place.filter = std::move(*filter);
   return place;
@@ -85,7 +87,9 @@ base::Result<Place> gateway_place(wire::Config const& config,
   if (!files) return base::passing(files, "find the probe's files");
   auto view = hostd::make_jail_view({.files = std::move(*files)}, scratch);
   if (!view) return base::passing(view, "make a gateway's view");
-  Place place{.name = "gateway", .user = config.slot_uid_base + 2 * config.slots_max - 1};
+  Place place;
+  place.name = "gateway";
+  place.user = config.slot_uid_base + 2 * config.slots_max - 1;
   place.view = std::move(*view);
   if (config.uplink == "none") return place;
   auto network = hostd::open_network_namespace(config.uplink == "host" ? hostd::uplink_path(config)
@@ -130,6 +134,8 @@ base::Result<Printed> try_inside(Place const& place,
       .argv = {"space-probe", place.name, attempt.action, attempt.argument},
       .user = place.user,
       .view = place.view,
+      .group_doors = {},
+      .clone_group = {},
       .fds = {},
       .errors = writing.get(),
       .filter = place.filter.empty() ? nullptr : &place.filter,
@@ -162,7 +168,9 @@ std::string words_of(int error) {
 
 AttemptResult judge(
     std::string place, std::string what, std::string const& printed, int status, int control) {
-  AttemptResult out{.place = std::move(place), .what = std::move(what)};
+  AttemptResult out;
+  out.place = std::move(place);
+  out.what = std::move(what);
   out.control = words_of(control);
   constexpr std::string_view mark = "result ";
   auto const at = printed.find(mark);
