@@ -72,7 +72,8 @@ asio::awaitable<void> act(World& world) {
       bench.worker.move_refusal = base::Error(base::Code::exhausted, "the pool is full");
     co_return;
   }
-  EXPECT_TRUE(std::set({200, 201, 202, 404, 409, 429}).contains(answer.status))
+  // 503: the machine died in the middle of it.
+  EXPECT_TRUE(std::set({200, 201, 202, 404, 409, 429, 503}).contains(answer.status))
       << what << ' ' << answer.status << ' ' << answer.text;
 }
 
