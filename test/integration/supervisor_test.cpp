@@ -34,7 +34,8 @@ if sys.argv[1] in ("migrate", "end-sandboxes", "clear-slots"):
     sys.exit(0)
 if name == "space-proxy" and os.path.exists(config["data_dir"] + "/proxy-fails"):
     sys.exit(3)
-paths = {"space-hostd": ("hostd/hostd.sock", socket.SOCK_SEQPACKET), "space-worker": ("worker/worker.sock", socket.SOCK_STREAM),
+paths = {"space-broker": ("broker/broker.sock", socket.SOCK_STREAM),
+         "space-hostd": ("hostd/hostd.sock", socket.SOCK_SEQPACKET), "space-worker": ("worker/worker.sock", socket.SOCK_STREAM),
          "space-api": ("api/api.sock", socket.SOCK_STREAM), "space-proxy": ("proxy/proxy.sock", socket.SOCK_STREAM)}
 if name in paths:
     path = config["run_dir"] + "/" + paths[name][0]
@@ -69,8 +70,13 @@ class Installation : public testing::Test {
     ASSERT_TRUE(ensure_users(config_));
     ASSERT_TRUE(ensure_directories(config_));
     fs::create_directories(config_.program_dir);
-    for (char const* program :
-         {"space", "space-api", "space-controller", "space-worker", "space-hostd", "space-proxy"}) {
+    for (char const* program : {"space",
+                                "space-api",
+                                "space-broker",
+                                "space-controller",
+                                "space-worker",
+                                "space-hostd",
+                                "space-proxy"}) {
       ASSERT_TRUE(write_file(config_.program_dir + "/" + program, played_program, 0755));
     }
     for (auto const& path : {service_config_path(config_), database_config_path(config_)}) {
@@ -137,7 +143,7 @@ using Supervisor = Installation;
 
 TEST_F(Supervisor, StartsInOrderAndStopsInReverseWithTheFarewellStepsBetween) {
   ASSERT_TRUE(eventually([&] { return has_state("running"); }));
-  EXPECT_TRUE(eventually([&] { return story().size() == 6; }));
+  EXPECT_TRUE(eventually([&] { return story().size() == 7; }));
   ASSERT_TRUE(stop_supervisor(config_, std::chrono::seconds(20)));
   int status = 0;
   ASSERT_EQ(waitpid(std::exchange(supervisor_, 0), &status, 0) > 0, true);
@@ -154,7 +160,8 @@ TEST_F(Supervisor, StartsInOrderAndStopsInReverseWithTheFarewellStepsBetween) {
   EXPECT_LT(place("ran end-sandboxes"), place("ended space-controller"));
   EXPECT_LT(place("ended space-worker"), place("ran clear-slots"));
   EXPECT_LT(place("ran clear-slots"), place("ended space-hostd"));
-  EXPECT_EQ(told.back(), "ended space-hostd");
+  EXPECT_LT(place("ended space-hostd"), place("ended space-broker"));
+  EXPECT_EQ(told.back(), "ended space-broker");
   EXPECT_FALSE(read_supervisor(config_));
 }
 
