@@ -500,6 +500,8 @@ TEST_F(HostdTest, StaysSmall) {
   EXPECT_LE(std::stoi(field(hostd_->pid(), "VmRSS")), 8 * 1024) << "KiB";
 }
 
+/// Those that the life of a QEMU machine without an uplink passes. The others have walks of their
+/// own: hostd.firecracker.* in firecracker_jail_test.cpp, hostd.uplink.* in uplink_test.cpp.
 std::vector<std::string> fault_points() {
   std::set<std::string> points;
   for (auto const& entry : fs::directory_iterator(HOSTD_SOURCES)) {
@@ -508,6 +510,9 @@ std::vector<std::string> fault_points() {
     for (std::sregex_iterator at(text.begin(), text.end(), point), end; at != end; ++at)
       points.insert((*at)[1]);
   }
+  std::erase_if(points, [](auto const& point) {
+    return point.starts_with("hostd.firecracker.") || point.starts_with("hostd.uplink.");
+  });
   return {points.begin(), points.end()};
 }
 
