@@ -46,13 +46,13 @@ std::optional<Refusal> refusal_of_state(wire::Route const& route, bool proven) {
     if (proven) return Refusal{503, "The sandbox is being woken", true};
     return Refusal{403, "The sandbox sleeps, and without its access token it is not woken"};
   }
-  for (std::string_view const changing :
-       {"creating", "pausing", "resuming", "suspending", "restoring"}) {
-    if (state == changing)
+  for (std::string_view const coming : {"creating", "resuming", "restoring"}) {
+    if (state == coming)
       return Refusal{409, fmt::format("The sandbox is {}; try again in a moment", state)};
   }
-  return Refusal{
-      502, std::string(not_found)};  // paused, suspended, deleting, gone: the same to a stranger
+  // Asleep, deleting, gone: the same to a stranger. On its way to sleep, too: E2B's API calls that
+  // paused already, and its clients ask here whether it runs.
+  return Refusal{502, std::string(not_found)};
 }
 
 template <class F> void for_each_token(std::string_view list, F use) {

@@ -91,7 +91,7 @@ TEST(Proxy, SaysWhatIsWrongInTheDocumentedWords) {
         (co_await host.ask("GET", "/", at("8080", "e2b-traffic-access-token", "traffic"))).status,
         200);
 
-    host.route().state = "pausing";
+    host.route().state = "resuming";
     EXPECT_EQ((co_await host.ask("GET", "/health", at("49983"))).status, 409);
     host.route().state = "suspended";
     auto const suspended = co_await host.ask("GET", "/health", at("49983"));

@@ -140,14 +140,21 @@ TEST(Access, OtherPortsArePublicUnlessTheSandboxSaysNo) {
 
 TEST(Access, OnlyARunningSandboxIsReached) {
   auto route = secure_route();
-  for (std::string const state :
-       {"paused", "suspended", "deleting", "deleted", "failed", "", "unheard-of"}) {
+  for (std::string const state : {"pausing",
+                                  "paused",
+                                  "suspending",
+                                  "suspended",
+                                  "deleting",
+                                  "deleted",
+                                  "failed",
+                                  "",
+                                  "unheard-of"}) {
     route.state = state;
     EXPECT_EQ(status_of(route, 8080, "/"), 502) << state;
     EXPECT_EQ(status_of(route, agent_port, "/health"), 502) << state;
     EXPECT_EQ(status_of(route, agent_port, "/x"), 401) << state;
   }
-  for (std::string const state : {"creating", "pausing", "resuming", "suspending", "restoring"}) {
+  for (std::string const state : {"creating", "resuming", "restoring"}) {
     route.state = state;
     EXPECT_EQ(status_of(route, 8080, "/"), 409) << state;
   }
