@@ -174,6 +174,12 @@ class Witness:
                                         stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline().strip() == "ready"
 
+    def watch_again(self) -> None:
+        """After every rule of the slot was flushed, its own with them."""
+        import witness
+
+        subprocess.run(["nsenter", f"--net={self.slot}", "nft", "-f", "-"], input=witness.TABLE, text=True, check=True)
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(10)

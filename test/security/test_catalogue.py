@@ -32,6 +32,7 @@ for where in (("203.0.113.66", 8080), ("203.0.113.10", 80), ("10.1.2.3", 80), ("
 """)
     finally:
         slot_rules()
+        attacker.witness.watch_again()
     assert "connected" not in said, said
     assert not rig.bytes_with("tkflushed0001")
     assert not attacker.acknowledged(), "the network works again"
