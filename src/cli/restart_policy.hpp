@@ -5,7 +5,7 @@
 namespace cli {
 
 /// When to start a program again that ended by itself: soon at first (100 ms), then twice as long
-/// each time up to 10 s, and soon again once it has lived for 30 s. Never gives up: a host at night
+/// each time up to 5 s, and soon again once it has lived for 10 s. Never gives up: a host at night
 /// must come back by itself when its disk has space again. Pure.
 class RestartPolicy {
  public:
@@ -23,8 +23,8 @@ class RestartPolicy {
   int restarts() const noexcept { return restarts_; }
 
   static constexpr std::chrono::milliseconds first_pause{100};
-  static constexpr std::chrono::milliseconds longest_pause{10'000};
-  static constexpr std::chrono::seconds steady_life{30};
+  static constexpr std::chrono::milliseconds longest_pause{5'000};
+  static constexpr std::chrono::seconds steady_life{10};
 
  private:
   base::SteadyTime started_{};

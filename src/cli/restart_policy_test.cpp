@@ -18,7 +18,7 @@ TEST(RestartPolicy, WaitsTwiceAsLongEachTimeUpToALimit) {
   }
   EXPECT_EQ(pauses,
             (std::vector<std::chrono::milliseconds>{
-                100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 6400ms, 10s, 10s, 10s}));
+                100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s, 5s, 5s}));
   EXPECT_EQ(policy.restarts(), 10);
 }
 
@@ -30,7 +30,7 @@ TEST(RestartPolicy, ALongLifeForgivesWhatWasBefore) {
     (void)policy.ended(clock.steady_now());
   }
   policy.started(clock.steady_now());
-  clock.advance(30s);
+  clock.advance(10s);
   EXPECT_EQ(policy.ended(clock.steady_now()), 100ms);
 }
 

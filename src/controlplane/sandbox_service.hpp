@@ -72,7 +72,7 @@ class SandboxService {
     std::chrono::seconds remove_timeout{30};  // the worker's whole release
     std::chrono::seconds suspend_timeout{180};  // the worker's whole capture
     std::chrono::seconds patience{8};         // for a worker that does not answer at all
-    // For any worker at all. The supervisor's longest pause before a restart is 10 s.
+    // For any worker at all. The supervisor's longest pause before a restart is 5 s.
     std::chrono::seconds worker_back{15};
     std::uint32_t timeout_s_max = 30 * 86'400;
   };
