@@ -84,7 +84,8 @@ class Attacker:
 
     def _stays(self, what: str) -> bool:
         """Starts /tmp/live.py in the guest; true when its connection stands."""
-        self.guest.run("rm -f /tmp/connected /tmp/cut", user="root")
+        # One that a mutation let live would write of its own end into the files of this one.
+        self.guest.run("pkill -9 -f '^python3 -B /tmp/live[.]py'; rm -f /tmp/connected /tmp/cut", user="root")
         self.guest.run(f"setsid -f python3 -B /tmp/live.py {what} > /tmp/live.log 2>&1 < /dev/null", user="root")
         return self._exists("/tmp/connected", 15)
 
