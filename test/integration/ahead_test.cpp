@@ -1,61 +1,21 @@
 // Base snapshots and warm machines on a real space-hostd with a real guest: the worker makes them
 // by itself, sandboxes go on from them, and a dead worker leaves none behind.
 
-#include "async/testing.hpp"
-#include "integration/hostd_fixture.hpp"
-#include "worker/worker.hpp"
-
-#include <csignal>
-#include <filesystem>
-#include <fstream>
+#include "integration/worker_fixture.hpp"
 
 #include <gtest/gtest.h>
 
 namespace {
 
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using asio::awaitable;
 
-class MadeAhead : public ::testing::Test {
+class MadeAhead : public test::WithWorkers {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0)
-      GTEST_SKIP() << "needs root: space-hostd makes namespaces and users' processes";
-    if (!fs::exists(installation_.config().guest() + "/vmlinux")) {
-      GTEST_SKIP() << "no guest kernel at " << installation_.config().guest()
-                   << ": images/build_guest.sh failed or did not run";
-    }
-    auto const dir = installation_.config().pool() + "/templates/empty";
-    fs::create_directories(dir);
-    std::ofstream(dir + "/disk.img") << "";
-    fs::resize_file(dir + "/disk.img", 16 << 20);
-    // Without any program in it: the agent answers, and its exercise finds no shell.
-    ASSERT_EQ(::system(("mke2fs -q -F -t ext4 " + dir + "/disk.img").c_str()), 0);  // NOLINT
-    hostd_.emplace(installation_);
-  }
-
-  static wire::StartSandbox request() {
-    wire::StartSandbox request;
-    request.sandbox = base::SandboxId::make().str();
-    request.epoch = 1;
-    request.build = "empty";
-    return request;
-  }
-
-  /// One life of a worker; afterwards all is left as it is, as after a kill.
   void life(std::uint32_t warm_target, std::function<awaitable<void>(worker::Worker*)> use) {
-    auto body = [&]() -> awaitable<void> {
-      auto config = installation_.config();
-      config.accelerator = "tcg";
-      config.warm_target = warm_target;
-      worker::Worker worker(co_await asio::this_coro::executor, config);
-      auto const opened = co_await worker.open();
-      EXPECT_TRUE(opened);
-      if (opened) co_await use(&worker);
-      co_await worker.close();
-    };
-    async::run_test(body, std::chrono::seconds(110));
+    auto warm = config();
+    warm.warm_target = warm_target;
+    WithWorkers::life(std::move(warm), std::move(use));
   }
 
   static awaitable<bool> wait_ready(worker::Worker* worker, std::uint32_t count) {
@@ -85,9 +45,6 @@ class MadeAhead : public ::testing::Test {
     EXPECT_TRUE(metrics) << "its own key opens its agent";
     co_return *started;
   }
-
-  test::Installation installation_;
-  std::optional<test::Hostd> hostd_;
 };
 
 TEST_F(MadeAhead, ASandboxIsAWarmMachineOrGoesOnFromTheSnapshotOrBootsCold) {

@@ -2,14 +2,9 @@
 // others go on from that moment, many on one memory file. Prints what it costs.
 
 #include "async/testing.hpp"
-#include "base/id.hpp"
-#include "integration/hostd_fixture.hpp"
+#include "integration/guest_fixture.hpp"
 #include "os/text_file.hpp"
-#include "vmm/qemu.hpp"
-#include "vmm/tsc.hpp"
-#include "worker/hostd_launcher.hpp"
 
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -18,7 +13,6 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <poll.h>
 #include <unistd.h>
 
 namespace test {
@@ -29,36 +23,14 @@ namespace fs = std::filesystem;
 using asio::awaitable;
 using std::chrono::milliseconds;
 
-constexpr std::uint32_t memory_mib = 256;
-
 base::Deadline within(milliseconds limit) {
   return base::system_clock().in(limit);
-}
-
-/// GET /health through the slot's network; "" when there is no answer yet.
-std::string ask_agent(hostd::Client const& client, std::uint32_t slot, int limit_ms) {
-  auto const socket = client.dial(slot, 49983);
-  if (!socket) return {};
-  pollfd wait{.fd = socket->get(), .events = POLLOUT, .revents = 0};
-  if (::poll(&wait, 1, limit_ms) != 1) return {};
-  constexpr std::string_view request = "GET /health HTTP/1.1\r\nHost: guest\r\n\r\n";
-  if (::send(socket->get(), request.data(), request.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(request.size()))
-    return {};
-  wait.events = POLLIN;
-  if (::poll(&wait, 1, limit_ms) != 1) return {};
-  std::array<char, 512> bytes{};
-  auto const got = ::recv(socket->get(), bytes.data(), bytes.size(), 0);
-  return got > 0 ? std::string(bytes.data(), static_cast<std::size_t>(got)) : std::string();
 }
 
 /// Milliseconds until the agent has answered; fails the test after a minute.
 awaitable<long> time_to_answer(hostd::Client client, std::uint32_t slot) {
   auto const begin = std::chrono::steady_clock::now();
-  auto const answered = co_await async::blocking([client, slot] {
-    return eventually([&] { return ask_agent(client, slot, 2000).starts_with("HTTP/1.1 2"); },
-                      std::chrono::seconds(60));
-  });
+  auto const answered = co_await agent_answers(client, slot);
   EXPECT_TRUE(answered) << "no answer of the agent in slot " << slot;
   co_return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin)
       .count();
@@ -114,54 +86,14 @@ std::set<int> modes_of(std::int32_t pid, ino_t inode) {
   return modes;
 }
 
-class Snapshot : public ::testing::Test {
+class Snapshot : public WithMachines {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0)
-      GTEST_SKIP() << "needs root: space-hostd makes namespaces and users' processes";
-    if (!fs::exists(installation_.config().guest() + "/vmlinux")) {
-      GTEST_SKIP() << "no guest kernel at " << installation_.config().guest()
-                   << ": images/build_guest.sh failed or did not run";
-    }
-    ASSERT_EQ(truncate_file(path("base.img"), 16 << 20), 0);
-    ASSERT_EQ(::system(("mke2fs -q -F -t ext4 " + path("base.img")).c_str()), 0);  // NOLINT
-    auto const rate = vmm::measure_tsc_khz();
-    ASSERT_TRUE(rate) << rate.error().message();
-    tsc_khz_ = *rate;
-    hostd_.emplace(installation_);
-  }
-
-  std::string path(std::string const& name) const { return installation_.directory() + "/" + name; }
-
-  hostd::Client client() const { return hostd_->client(); }
-
-  os::Fd open(std::string const& name, int flags) const {
-    return os::Fd(::open(path(name).c_str(), flags | O_CLOEXEC, 0600));
-  }
-
   vmm::BootSpec spec(std::uint32_t slot, std::string const& disk, vmm::MachineStart start) const {
-    vmm::BootSpec spec;
-    spec.slot = slot;
-    spec.sandbox = base::SandboxId::make().str();
-    spec.epoch = 1;
-    spec.memory_mib = memory_mib;
-    spec.tsc_khz = tsc_khz_;
-    spec.disk = open(disk, O_RDWR);
+    auto spec = boot_spec(slot, disk);
     spec.start = start;
     if (start == vmm::MachineStart::record) spec.memory = open("memory", O_RDWR | O_CREAT);
     if (start == vmm::MachineStart::restore) spec.memory = open("memory", O_RDONLY);
     return spec;
-  }
-
-  /// A started machine in a slot of its own; null after a failure, which the test then has.
-  awaitable<std::unique_ptr<vmm::Vmm>> start(vmm::BootSpec spec) {
-    launchers_.push_back(std::make_unique<worker::HostdLauncher>(client(), worker::Rates()));
-    vmm::QemuDriver driver(co_await asio::this_coro::executor, *launchers_.back());
-    auto const made = client().make_slot(spec.slot);
-    EXPECT_TRUE(made);
-    auto vmm = co_await driver.boot(std::move(spec));
-    EXPECT_TRUE(vmm) << vmm.error().message() << " " << vmm.error().detail();
-    co_return vmm ? std::move(*vmm) : nullptr;
   }
 
   awaitable<vmm::Exit> end(vmm::Vmm* vmm) {
@@ -175,7 +107,7 @@ class Snapshot : public ::testing::Test {
   /// answered again. True when all went well.
   awaitable<bool> record(bool go_on = false) {
     EXPECT_EQ(truncate_file(path("memory"), std::uint64_t{memory_mib} << 20), 0);
-    auto const vmm = co_await start(spec(0, "base.img", vmm::MachineStart::record));
+    auto const vmm = co_await start(spec(0, "disk.img", vmm::MachineStart::record));
     if (!vmm) co_return false;
     fmt::print("cold boot to first answer: {} ms\n", co_await time_to_answer(client(), 0));
     fmt::print("next answer: {} ms\n", co_await time_to_answer(client(), 0));
@@ -196,7 +128,7 @@ class Snapshot : public ::testing::Test {
         info.st_blocks / 2048,
         memory_mib);
     for (char const* copy : {"one.img", "two.img"})
-      fs::copy_file(path("base.img"), path(copy), fs::copy_options::overwrite_existing);
+      fs::copy_file(path("disk.img"), path(copy), fs::copy_options::overwrite_existing);
     if (go_on) {
       auto const resumed_again = co_await vmm->resume(within(milliseconds(5000)));
       EXPECT_TRUE(resumed_again) << resumed_again.error().detail();
@@ -211,11 +143,6 @@ class Snapshot : public ::testing::Test {
     os::Fd const file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     return ::ftruncate(file.get(), static_cast<off_t>(bytes));
   }
-
-  test::Installation installation_;
-  std::optional<test::Hostd> hostd_;
-  std::vector<std::unique_ptr<worker::HostdLauncher>> launchers_;
-  std::uint64_t tsc_khz_ = 0;
 };
 
 TEST_F(Snapshot, TwoMachinesGoOnFromOneMomentAndShareItsMemory) {
@@ -285,7 +212,7 @@ TEST_F(Snapshot, AStateThatIsNoneEndsTheMachineWithASentence) {
     for (std::string const& content :
          {std::string("not a state"), std::string(60'000, '\0'), std::string()}) {
       std::ofstream(path("state")) << content;
-      auto const vmm = co_await start(spec(slot, "base.img", vmm::MachineStart::restore));
+      auto const vmm = co_await start(spec(slot, "disk.img", vmm::MachineStart::restore));
       if (!vmm) co_return;
       auto const restored =
           co_await vmm->restore(open("state", O_RDONLY), within(milliseconds(20'000)));
@@ -309,7 +236,7 @@ TEST_F(Snapshot, RefusesAMemoryFileThatIsNone) {
     auto const started = client().start_vmm(0, base::SandboxId::make(), 1, machine, disk, memory);
     return started ? std::string("started") : started.error().detail();
   };
-  auto const disk = [&] { return open("base.img", O_RDWR); };
+  auto const disk = [&] { return open("disk.img", O_RDWR); };
   using enum hostd::MachineStart;
   for (auto const start : {record, restore}) {
     EXPECT_THAT(tried(start, open("small", O_RDWR), disk()), testing::HasSubstr("not as large"));

@@ -3,21 +3,16 @@
 // tests say so and are skipped; software emulation must work everywhere.
 
 #include "async/testing.hpp"
-#include "base/id.hpp"
-#include "integration/hostd_fixture.hpp"
+#include "integration/guest_fixture.hpp"
 #include "vmm/firecracker.hpp"
 #include "vmm/qemu.hpp"
-#include "vmm/tsc.hpp"
 #include "worker/hostd_launcher.hpp"
-
-#include <sys/socket.h>
 
 #include <csignal>
 #include <filesystem>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <poll.h>
 #include <unistd.h>
 
 namespace test {
@@ -28,8 +23,6 @@ namespace fs = std::filesystem;
 using asio::awaitable;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr std::uint32_t memory_mib = 256;
 
 base::Deadline soon() {
   return base::system_clock().in(seconds(20));
@@ -45,37 +38,11 @@ std::string_view name_of(testing::TestParamInfo<Runner> const& info) {
   return info.param.name;
 }
 
-bool agent_answers(hostd::Client const& client, std::uint32_t slot, int limit_ms) {
-  auto const socket = client.dial(slot, 49'983);
-  pollfd wait{.fd = socket ? socket->get() : -1, .events = POLLOUT, .revents = 0};
-  if (!socket || ::poll(&wait, 1, limit_ms) != 1) return false;
-  constexpr std::string_view request = "GET /health HTTP/1.1\r\nHost: guest\r\n\r\n";
-  if (::send(socket->get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return false;
-  wait.events = POLLIN;
-  std::array<char, 64> bytes{};
-  return ::poll(&wait, 1, limit_ms) == 1 &&
-         ::recv(socket->get(), bytes.data(), bytes.size(), 0) > 12 &&
-         std::string_view(bytes.data(), 10) == "HTTP/1.1 2";
-}
-
-awaitable<bool> answers_within(hostd::Client client, std::uint32_t slot, seconds limit) {
-  co_return co_await async::blocking([client, slot, limit] {
-    return eventually([&] { return agent_answers(client, slot, 1000); }, limit);
-  });
-}
-
-class Conformance : public testing::TestWithParam<Runner> {
+class Conformance : public WithMachines, public testing::WithParamInterface<Runner> {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    if (!fs::exists(installation_.config().guest() + "/vmlinux"))
-      GTEST_SKIP() << "no guest kernel: images/build_guest.sh failed or did not run";
-    hostd_.emplace(installation_);
-    auto const rate = vmm::measure_tsc_khz();
-    ASSERT_TRUE(rate);
-    tsc_khz_ = *rate;
-    make_file("base.img", 16 << 20);
-    ASSERT_EQ(::system(("mke2fs -q -F -t ext4 " + path("base.img")).c_str()), 0);  // NOLINT
+    WithMachines::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     auto const missing = what_is_missing();
     if (!missing.empty()) {
       GTEST_SKIP() << "NOT TRIED: driver " << GetParam().name << " is not proven here: " << missing;
@@ -107,7 +74,7 @@ class Conformance : public testing::TestWithParam<Runner> {
       async::run_test([&]() -> awaitable<void> {
         auto vmm = co_await start(3, vmm::MachineStart::boot);
         if (!vmm) co_return;
-        answered = co_await answers_within(client(), 3, seconds(8));
+        answered = co_await agent_answers(client(), 3, seconds(8));
         auto const exit = co_await (*vmm)->kill();
         EXPECT_TRUE(exit);
         co_await (*vmm)->close();
@@ -117,15 +84,11 @@ class Conformance : public testing::TestWithParam<Runner> {
     return proven[runner.name] ? "" : "the guest does not boot to its agent's first answer";
   }
 
-  std::string path(std::string const& name) const { return installation_.directory() + "/" + name; }
-
   os::Fd make_file(std::string const& name, off_t bytes) const {
     os::Fd file(::open(path(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     EXPECT_EQ(::ftruncate(file.get(), bytes), 0);
     return file;
   }
-
-  hostd::Client client() const { return hostd_->client(); }
 
   awaitable<vmm::Driver*> driver() {
     if (!driver_) {
@@ -144,16 +107,10 @@ class Conformance : public testing::TestWithParam<Runner> {
     auto made = client().make_slot(slot);
     if (!made) co_return base::passing(made, "make a slot");
     auto const disk = fmt::format("disk{}.img", slot);
-    fs::copy_file(path("base.img"), path(disk), fs::copy_options::overwrite_existing);
-    vmm::BootSpec spec;
-    spec.slot = slot;
-    spec.sandbox = base::SandboxId::make().str();
-    spec.epoch = 1;
+    fs::copy_file(path("disk.img"), path(disk), fs::copy_options::overwrite_existing);
+    auto spec = boot_spec(slot, disk);
     spec.accelerator = GetParam().accelerator;
-    spec.memory_mib = memory_mib;
-    spec.tsc_khz = tsc_khz_;
     spec.start = start;
-    spec.disk = os::Fd(::open(path(disk).c_str(), O_RDWR | O_CLOEXEC));
     if (start != vmm::MachineStart::boot) spec.memory = make_file("memory", memory_mib << 20U);
     auto* const chosen = co_await driver();
     co_return co_await chosen->boot(std::move(spec));
@@ -171,11 +128,8 @@ class Conformance : public testing::TestWithParam<Runner> {
     driver_.reset();
   }
 
-  Installation installation_;
-  std::optional<Hostd> hostd_;
   std::unique_ptr<worker::HostdLauncher> launcher_;
   std::unique_ptr<vmm::Driver> driver_;
-  std::uint64_t tsc_khz_ = 0;
 };
 
 TEST_P(Conformance, StopsGoesOnIsFoundAgainAndTellsHowItEnded) {
@@ -183,13 +137,13 @@ TEST_P(Conformance, StopsGoesOnIsFoundAgainAndTellsHowItEnded) {
     auto made = co_await start(0, vmm::MachineStart::boot);
     EXPECT_TRUE(made) << made.error().message() << " " << made.error().detail();
     if (!made) co_return;
-    EXPECT_TRUE(co_await answers_within(client(), 0, seconds(60)));
+    EXPECT_TRUE(co_await agent_answers(client(), 0, seconds(60)));
     EXPECT_FALSE((*made)->stalled());
     auto step = co_await (*made)->pause(soon());
     EXPECT_TRUE(step);
     auto stopped = co_await (*made)->stopped(soon());
     EXPECT_TRUE(stopped && *stopped);
-    EXPECT_FALSE(agent_answers(client(), 0, 500));
+    EXPECT_EQ(ask_agent(client(), 0, milliseconds(500)), "");
     co_await (*made)->close();
 
     auto* const chosen = co_await driver();
@@ -201,7 +155,7 @@ TEST_P(Conformance, StopsGoesOnIsFoundAgainAndTellsHowItEnded) {
     EXPECT_TRUE(stopped && *stopped);
     step = co_await vmm.resume(soon());
     EXPECT_TRUE(step);
-    EXPECT_TRUE(co_await answers_within(client(), 0, seconds(20)));
+    EXPECT_TRUE(co_await agent_answers(client(), 0, seconds(20)));
     ::kill(vmm.pid(), SIGKILL);
     co_await vmm.wait_gone();
     auto const exit = co_await vmm.kill();
@@ -217,11 +171,11 @@ TEST_P(Conformance, GoesOnElsewhereFromACapture) {
     auto made = co_await start(0, vmm::MachineStart::record);
     EXPECT_TRUE(made) << made.error().message() << " " << made.error().detail();
     if (!made) co_return;
-    EXPECT_TRUE(co_await answers_within(client(), 0, seconds(60)));
+    EXPECT_TRUE(co_await agent_answers(client(), 0, seconds(60)));
     auto const state = make_file("state", 0);
     auto const captured = co_await (*made)->capture(state, soon());
     EXPECT_TRUE(captured) << captured.error().message() << " " << captured.error().detail();
-    fs::copy_file(path("disk0.img"), path("base.img"), fs::copy_options::overwrite_existing);
+    fs::copy_file(path("disk0.img"), path("disk.img"), fs::copy_options::overwrite_existing);
     auto const exit = co_await (*made)->kill();
     EXPECT_EQ(exit->cause, vmm::ExitCause::asked);
     co_await (*made)->close();
@@ -232,7 +186,7 @@ TEST_P(Conformance, GoesOnElsewhereFromACapture) {
     if (!clone) co_return;
     auto const restored = co_await (*clone)->restore(state, soon());
     EXPECT_TRUE(restored) << restored.error().message() << " " << restored.error().detail();
-    EXPECT_TRUE(co_await answers_within(client(), 1, seconds(20)));
+    EXPECT_TRUE(co_await agent_answers(client(), 1, seconds(20)));
     auto const ended = co_await (*clone)->kill();
     EXPECT_EQ(ended->cause, vmm::ExitCause::asked);
     co_await (*clone)->close();

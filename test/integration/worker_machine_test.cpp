@@ -1,94 +1,36 @@
 // The worker on a real space-hostd with a real guest kernel and agent: what the played ones in
 // src/worker cannot show.
 
-#include "async/testing.hpp"
-#include "integration/hostd_fixture.hpp"
-#include "worker/worker.hpp"
-
-#include <sys/wait.h>
+#include "integration/worker_fixture.hpp"
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <unistd.h>
 
 namespace {
 
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using asio::awaitable;
 
-/// Exit status of mke2fs.
-int make_file_system(std::string image) {
-  std::string words[] = {"mke2fs", "-q", "-F", "-t", "ext4", std::move(image)};
-  std::vector<char*> argv;
-  for (auto& word : words)
-    argv.push_back(word.data());
-  argv.push_back(nullptr);
-  std::string path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-  char* const environment[] = {path.data(), nullptr};
-  pid_t pid = 0;
-  if (::posix_spawn(&pid, "/sbin/mke2fs", nullptr, nullptr, argv.data(), environment) != 0)
-    return -1;
-  int status = -1;
-  ::waitpid(pid, &status, 0);
-  return status;
-}
-
-class WorkerMachine : public ::testing::Test {
+class WorkerMachine : public test::WithWorkers {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0)
-      GTEST_SKIP() << "needs root: space-hostd makes namespaces and users' processes";
-    if (!fs::exists(installation_.config().guest() + "/vmlinux")) {
-      GTEST_SKIP() << "no guest kernel at " << installation_.config().guest()
-                   << ": images/build_guest.sh failed or did not run";
-    }
-    auto const& config = installation_.config();
-    auto const image = config.pool() + "/templates/empty/disk.img";
-    fs::create_directories(config.pool() + "/templates/empty");
-    std::ofstream(image) << "";
-    fs::resize_file(image, 16 << 20);
-    // An empty root is enough: the agent stays in memory, and answering is all these tests ask of
-    // it.
-    ASSERT_EQ(make_file_system(image), 0) << "mke2fs (e2fsprogs) failed";
-    hostd_.emplace(installation_);
-  }
-
   wire::Config config() const {
-    auto config = installation_.config();
-    config.accelerator = "tcg";
-    config.base_snapshots = false;  // ahead_test.cpp
-    return config;
+    auto booted = WithWorkers::config();
+    booted.base_snapshots = false;  // ahead_test.cpp
+    return booted;
   }
 
   static wire::StartSandbox request() {
-    wire::StartSandbox request;
-    request.sandbox = base::SandboxId::make().str();
-    request.epoch = 1;
-    request.build = "empty";
+    auto request = WithWorkers::request();
     request.memory_mib = 128;
     request.disk_mib = 16;
     return request;
   }
 
-  /// One life of a worker; afterwards all is left as it is, as after a kill.
   void life(std::function<awaitable<void>(worker::Worker*)> use) {
-    auto body = [&]() -> awaitable<void> {
-      worker::Worker worker(co_await asio::this_coro::executor, config());
-      auto const opened = co_await worker.open();
-      EXPECT_TRUE(opened);
-      if (opened) co_await use(&worker);
-      co_await worker.close();
-    };
-    async::run_test(body, std::chrono::seconds(100));
+    WithWorkers::life(config(), std::move(use));
   }
-
-  test::Installation installation_;
-  std::optional<test::Hostd> hostd_;
 };
 
 awaitable<worker::Reached> reach(worker::Worker* worker, std::uint32_t slot) {

@@ -1,9 +1,7 @@
 // Suspended sandboxes and snapshots on a real space-hostd with a real guest, each step under a new
 // worker.
 
-#include "async/testing.hpp"
-#include "integration/hostd_fixture.hpp"
-#include "worker/worker.hpp"
+#include "integration/worker_fixture.hpp"
 
 #include <sys/mount.h>
 
@@ -22,45 +20,13 @@ using asio::awaitable;
 using What = worker::Sandbox::Change::What;
 
 /// With base snapshots: what lies below a machine's memory then is not its own.
-class WorkerSuspend : public ::testing::TestWithParam<bool> {
+class WorkerSuspend : public test::WithWorkers, public ::testing::WithParamInterface<bool> {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0)
-      GTEST_SKIP() << "needs root: space-hostd makes namespaces and users' processes";
-    if (!fs::exists(installation_.config().guest() + "/vmlinux")) {
-      GTEST_SKIP() << "no guest kernel at " << installation_.config().guest()
-                   << ": images/build_guest.sh failed or did not run";
-    }
-    auto const dir = installation_.config().pool() + "/templates/empty";
-    fs::create_directories(dir);
-    std::ofstream(dir + "/disk.img") << "";
-    fs::resize_file(dir + "/disk.img", 16 << 20);
-    ASSERT_EQ(::system(("mke2fs -q -F -t ext4 " + dir + "/disk.img").c_str()), 0);  // NOLINT
-    hostd_.emplace(installation_);
-  }
-
-  static wire::StartSandbox request() {
-    wire::StartSandbox request;
-    request.sandbox = base::SandboxId::make().str();
-    request.epoch = 1;
-    request.build = "empty";
-    return request;
-  }
-
-  /// One life of a worker; afterwards all is left as it is, as after a kill.
   void life(std::function<awaitable<void>(worker::Worker*)> use) {
-    auto body = [&]() -> awaitable<void> {
-      auto config = installation_.config();
-      config.accelerator = "tcg";
-      config.base_snapshots = GetParam();
-      config.warm_target = 0;
-      worker::Worker worker(co_await asio::this_coro::executor, config);
-      auto const opened = co_await worker.open();
-      EXPECT_TRUE(opened);
-      if (opened) co_await use(&worker);
-      co_await worker.close();
-    };
-    async::run_test(body, std::chrono::seconds(110));
+    auto with = config();
+    with.base_snapshots = GetParam();
+    with.warm_target = 0;
+    WithWorkers::life(std::move(with), std::move(use));
   }
 
   static awaitable<void> wait_base(worker::Worker* worker) {
@@ -92,9 +58,6 @@ class WorkerSuspend : public ::testing::TestWithParam<bool> {
       fmt::print(" {} {:.1f}", step.step, step.at_ms);
     fmt::print("\n");
   }
-
-  test::Installation installation_;
-  std::optional<test::Hostd> hostd_;
 };
 
 TEST_P(WorkerSuspend, GoesOnUnderAnotherWorkerAgainAndAgain) {
