@@ -20,6 +20,7 @@ constexpr std::size_t reply_bytes_max = 4096;
 constexpr std::size_t idle_max = 8;
 constexpr milliseconds worker_patience{5'000};
 constexpr milliseconds guest_patience{5'000};
+constexpr milliseconds worker_pause{200};
 constexpr std::array<milliseconds, 4> pauses = {
     milliseconds(100), milliseconds(200), milliseconds(300), milliseconds(400)};
 
@@ -128,11 +129,12 @@ class Line {
 }  // namespace
 
 struct Dialer::Impl {
-  Impl(asio::any_io_executor on, std::string socket)
-      : executor(std::move(on)), default_socket(std::move(socket)) {}
+  Impl(asio::any_io_executor on, std::string socket, milliseconds patience)
+      : executor(std::move(on)), default_socket(std::move(socket)), worker_return(patience) {}
 
   asio::any_io_executor executor;
   std::string default_socket;
+  milliseconds worker_return;
   std::vector<std::pair<std::string, Line>> idle;
 
   std::optional<Line> take(std::string const& path) {
@@ -168,8 +170,11 @@ struct Dialer::Impl {
   }
 };
 
-Dialer::Dialer(asio::any_io_executor executor, std::string default_socket)
-    : impl_(std::make_unique<Impl>(std::move(executor), std::move(default_socket))) {}
+Dialer::Dialer(asio::any_io_executor executor,
+               std::string default_socket,
+               milliseconds worker_return)
+    : impl_(std::make_unique<Impl>(std::move(executor), std::move(default_socket), worker_return)) {
+}
 
 Dialer::~Dialer() = default;
 
@@ -191,15 +196,22 @@ async::Task<net::Stream> Dialer::dial(std::string worker, wire::DialRequest requ
 
 async::Task<net::Stream> Dialer::dial_patiently(std::string worker, wire::DialRequest request) {
   auto const start = base::system_clock().steady_now();
-  auto stream = co_await dial(worker, request);
-  for (auto const pause : pauses) {
+  std::size_t refusals = 0;
+  for (;;) {
+    auto stream = co_await dial(worker, request);
+    if (stream) co_return stream;
+    auto const waited = base::system_clock().steady_now() - start;
+    if (stream.error().code() == base::Code::unavailable) {
+      if (waited >= impl_->worker_return) co_return stream;
+      co_await async::sleep_for(worker_pause);
+      continue;
+    }
     // A guest that is silent instead of saying no has had its time already.
-    bool const silent = base::system_clock().steady_now() - start >= guest_patience;
-    if (stream || stream.error().code() != base::Code::denied || silent) break;
-    co_await async::sleep_for(pause);
-    stream = co_await dial(worker, request);
+    bool const may_be_starting = stream.error().code() == base::Code::denied &&
+                                 waited < guest_patience && refusals < pauses.size();
+    if (!may_be_starting) co_return stream;
+    co_await async::sleep_for(pauses[refusals++]);
   }
-  co_return stream;
 }
 
 }  // namespace proxy

@@ -12,7 +12,12 @@ namespace asio = boost::asio;
 /// never sees an address of ours, and we never have one of its.
 class Dialer {
  public:
-  Dialer(asio::any_io_executor executor, std::string default_socket);
+  /// How long a dial waits for a worker that is being restarted: as long as a create does.
+  static constexpr std::chrono::milliseconds worker_return_max{15'000};
+
+  Dialer(asio::any_io_executor executor,
+         std::string default_socket,
+         std::chrono::milliseconds worker_return = worker_return_max);
   ~Dialer();
   Dialer(Dialer const&) = delete;
   Dialer& operator=(Dialer const&) = delete;
@@ -24,7 +29,8 @@ class Dialer {
   async::Task<net::Stream> dial(std::string worker, wire::DialRequest request);
 
   /// A refused connection is tried again over a second: hides that a server in the guest is just
-  /// starting.
+  /// starting. A worker that cannot be asked is asked again for `worker_return`: hides its restart,
+  /// as a dial changes nothing and no byte of the visitor's has been sent.
   async::Task<net::Stream> dial_patiently(std::string worker, wire::DialRequest request);
 
  private:
