@@ -48,11 +48,14 @@ std::optional<Refusal> refusal_of_state(wire::Route const& route, bool proven) {
   }
   for (std::string_view const coming : {"creating", "resuming", "restoring"}) {
     if (state == coming)
-      return Refusal{409, fmt::format("The sandbox is {}; try again in a moment", state)};
+      return Refusal{
+          409, fmt::format("The sandbox is {}; try again in a moment", state), false, proven};
   }
   // Asleep, deleting, gone: the same to a stranger. On its way to sleep, too: E2B's API calls that
-  // paused already, and its clients ask here whether it runs.
-  return Refusal{502, std::string(not_found)};
+  // paused already, and its clients ask here whether it runs. Whoever has the token waits for how
+  // that ends: it may also go on.
+  bool const leaving = state == "pausing" || state == "suspending";
+  return Refusal{502, std::string(not_found), false, proven && leaving};
 }
 
 template <class F> void for_each_token(std::string_view list, F use) {

@@ -10,6 +10,7 @@ struct Refusal {
   int status = 0;
   std::string message;
   bool wake = false;  // it sleeps, and this visitor may wake it
+  bool wait = false;  // it is on its way somewhere: this is the answer when it does not arrive
 };
 
 /// Nothing when the request may pass. Looks at the sandbox's state and at the tokens.

@@ -161,7 +161,9 @@ TEST(Proxy, ARequestThatIsJustBeingDialledIsCutToo) {
     auto connection = co_await host.visitor();
     host.worker.ports[8080] = 1;  // nobody listens there, so it is tried for a second
     host.worker.before_answer = [&host] {
-      if (host.worker.asked.size() == 1) host.internal.change(sandbox, "ended");
+      if (host.worker.asked.size() != 1) return;
+      host.internal.routes.clear();
+      host.internal.change(sandbox, "ended");
     };
     auto const reply = co_await host.ask_on(connection, "GET", "/", at("8080"));
     EXPECT_EQ(reply.status, 502);
@@ -288,6 +290,22 @@ TEST(Proxy, TheWorkersRefusalsHaveTheirAnswers) {
     auto const reply = co_await host.ask("GET", "/", at("8080"));
     EXPECT_EQ(reply.status, 503);
     EXPECT_EQ(reply.headers.get("Retry-After"), "1");
+  });
+}
+
+TEST(Proxy, AWorkerThatIsBeingRestartedIsWaitedFor) {
+  with_host([](Host& host) -> Awaitable {
+    host.dial_listener->close();
+    auto restart = [](Host* at) -> Awaitable {
+      co_await async::sleep_for(milliseconds(250));
+      std::filesystem::remove(at->dir.path + "/dial.sock");
+      at->dial_listener = *net::listen_unix(at->executor, at->dir.path + "/dial.sock");
+      at->group.spawn("worker again", at->worker.serve(at->dial_listener.get()));
+    };
+    host.group.spawn("restart", restart(&host));
+    auto const reply = co_await host.ask("POST", "/once", at("8080"));
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(host.worker.asked.size(), 1U);
   });
 }
 

@@ -12,6 +12,8 @@ using Outcome = Forward::Outcome;
 
 constexpr std::string_view not_found = "The sandbox was not found";
 constexpr int wakes_per_request = 2;
+constexpr std::chrono::milliseconds look_pause_min{50};
+constexpr std::chrono::milliseconds look_pause_max{800};
 
 asio::awaitable<void> say(http::Request& request, http::ResponseWriter& response, Reply reply) {
   if (response.started()) co_return;
@@ -101,7 +103,7 @@ Proxy::Proxy(asio::any_io_executor executor, Options options)
     : executor_(executor),
       options_(std::move(options)),
       routes_(executor, options_.internal_socket),
-      dialer_(executor, options_.dial_socket),
+      dialer_(executor, options_.dial_socket, options_.worker_return),
       visits_(executor, options_.per_sandbox_max),
       wakes_(executor, options_.internal_socket, options_.wakes) {}
 
@@ -153,17 +155,35 @@ asio::awaitable<void> Proxy::handle_guest(http::Request& request,
     reply.path = request.head.path();
     co_return co_await say(request, response, std::move(reply));
   }
-  // It may fall asleep again between being woken and being reached; not for ever.
-  for (int left = wakes_per_request; left >= 0; --left) {
-    bool const again = co_await try_guest(request, response, to, left > 0);
-    if (!again) co_return;
+  // It may fall asleep again between being woken and being reached, or just now; not for ever.
+  auto const until = base::system_clock().in(options_.change_patience);
+  auto pause = look_pause_min;
+  for (int wakes = wakes_per_request;;) {
+    bool const may_look = base::system_clock().steady_now() < until;
+    auto const next = co_await try_guest(request, response, to, {wakes > 0, may_look});
+    if (next == Next::done) co_return;
+    if (next == Next::woken) {
+      --wakes;
+      continue;
+    }
+    auto left = response.wait_client_gone();
+    auto right = async::sleep_for(pause);
+    auto const first = co_await async::race(std::move(left), std::move(right));
+    if (first == async::First::left) co_return;
+    pause = std::min(pause * 2, look_pause_max);
   }
 }
 
-asio::awaitable<bool> Proxy::try_guest(http::Request& request,
-                                       http::ResponseWriter& response,
-                                       ToGuest to,
-                                       bool may_wake) {
+asio::awaitable<bool> Proxy::has_moved(wire::Route route) {
+  auto const now = co_await routes_.of_sandbox(route.sandbox);
+  if (!now) co_return now.error().code() == base::Code::not_found;
+  co_return now->state != "running" || now->epoch != route.epoch;
+}
+
+asio::awaitable<Proxy::Next> Proxy::try_guest(http::Request& request,
+                                              http::ResponseWriter& response,
+                                              ToGuest to,
+                                              Left left) {
   auto& visitor = visitor_of(request);
   auto link = std::move(visitor.guest);
   bool const same =
@@ -174,7 +194,7 @@ asio::awaitable<bool> Proxy::try_guest(http::Request& request,
     if (!visit) {
       co_await say(
           request, response, about(to.sandbox, 429, "Too many connections to this sandbox"));
-      co_return false;
+      co_return Next::done;
     }
     link = std::make_unique<GuestLink>();
     link->to = to;
@@ -186,16 +206,17 @@ asio::awaitable<bool> Proxy::try_guest(http::Request& request,
     co_await say(request,
                  response,
                  unknown ? about(to.sandbox, 502, std::string(not_found)) : api_is_down());
-    co_return false;
+    co_return Next::done;
   }
   if (link->connection && link->visit->epoch() != route->epoch) link->drop();
   link->visit->admit(*route);
   auto refusal = refusal_of(*route, to.port, request.head);
-  if (refusal && refusal->wake && may_wake) {
+  if (refusal && refusal->wake && left.wakes) {
     link.reset();  // of the life that is over, and cut with it
     bool const woken = co_await wake(request, response, to.sandbox);
-    co_return woken;
+    co_return woken ? Next::woken : Next::done;
   }
+  if (refusal && refusal->wait && left.looks) co_return Next::look_again;
   if (refusal) {
     auto reply = about(to.sandbox, refusal->status, std::move(refusal->message));
     reply.about_sandbox =
@@ -203,15 +224,16 @@ asio::awaitable<bool> Proxy::try_guest(http::Request& request,
     if (!reply.about_sandbox) reply.sandbox.clear();
     co_await say(request, response, std::move(reply));
   } else {
-    co_await forward_guest(request, response, *link, *route);
+    auto const next = co_await forward_guest(request, response, *link, *route, left.looks);
+    if (next != Next::done) co_return next;
   }
-  if (link->visit->is_cut()) co_return false;
+  if (link->visit->is_cut()) co_return Next::done;
   if (link->connection && link->connection->reusable())
     link->visit->watch(&link->connection->stream(), nullptr);
   else
     link->drop();
   if (link->connection) visitor.guest = std::move(link);
-  co_return false;
+  co_return Next::done;
 }
 
 /// Waits for it, unless the visitor leaves.
@@ -242,10 +264,11 @@ asio::awaitable<bool> Proxy::wake(http::Request& request,
   co_return false;
 }
 
-asio::awaitable<void> Proxy::forward_guest(http::Request& request,
-                                           http::ResponseWriter& response,
-                                           GuestLink& link,
-                                           wire::Route const& route) {
+asio::awaitable<Proxy::Next> Proxy::forward_guest(http::Request& request,
+                                                  http::ResponseWriter& response,
+                                                  GuestLink& link,
+                                                  wire::Route const& route,
+                                                  bool may_look) {
   bool const repeatable = may_be_repeated(request.head.method);
   // A kept connection can be closed by the guest just when we choose it. The agent keeps its
   // connections longer than we do; for other servers only a request that may be sent twice goes
@@ -254,43 +277,47 @@ asio::awaitable<void> Proxy::forward_guest(http::Request& request,
       link.connection && link.connection->reusable() && (repeatable || link.to.port == agent_port);
   if (!kept) link.drop();
   link.reused = kept;
-  bool const again = co_await forward_once(request, response, link, route, kept && repeatable);
-  if (again) (void)co_await forward_once(request, response, link, route, false);
+  for (bool may_repeat : {kept && repeatable, false}) {
+    auto const next = co_await forward_once(request, response, link, route, {may_repeat, may_look});
+    if (next) co_return *next;
+  }
+  co_return Next::done;
 }
 
-/// True: the kept connection was stale, nothing was sent to the visitor, and the request may be
-/// sent again.
-asio::awaitable<bool> Proxy::forward_once(http::Request& request,
-                                          http::ResponseWriter& response,
-                                          GuestLink& link,
-                                          wire::Route const& route,
-                                          bool may_repeat) {
+asio::awaitable<std::optional<Proxy::Next>> Proxy::forward_once(http::Request& request,
+                                                                http::ResponseWriter& response,
+                                                                GuestLink& link,
+                                                                wire::Route const& route,
+                                                                Attempt may) {
   if (!link.connection) {
-    bool const connected = co_await connect_guest(request, response, link, route);
-    if (!connected) co_return false;
+    auto const failed = co_await connect_guest(request, response, link, route, may.look);
+    if (failed) co_return failed;
   }
   link.visit->watch(&link.connection->stream(), &request.connection);
   auto head = head_for_guest(request.head, route, link.to.port);
   Forward forward(request, response, *link.connection, std::move(head), link.visit.get());
   auto const outcome = co_await forward.run();
-  if (outcome == Outcome::complete) co_return false;
+  if (outcome == Outcome::complete) co_return Next::done;
   bool const cut = link.visit->is_cut();
   bool const never_heard =
       outcome == Outcome::no_answer && !forward.took_body() && !link.connection->heard_anything();
   link.drop();
   if (outcome == Outcome::gone || outcome == Outcome::cut_short)
-    co_return false;  // the server cuts what was begun
+    co_return Next::done;  // the server cuts what was begun
+  // Put to sleep under it: one that may be sent twice is, to whatever it is next.
+  if (cut && may.look && never_heard && may_be_repeated(request.head.method))
+    co_return Next::look_again;
   if (cut) {
     co_await say(request, response, about(link.to.sandbox, 502, std::string(not_found)));
-    co_return false;
+    co_return Next::done;
   }
-  if (never_heard && may_repeat) co_return true;
+  if (never_heard && may.repeat) co_return std::nullopt;
   if (outcome == Outcome::bad_request) {
     Reply reply;
     reply.status = 400;
     reply.message = "The request's body is malformed";
     co_await say(request, response, std::move(reply));
-    co_return false;
+    co_return Next::done;
   }
   auto reply = about(link.to.sandbox,
                      502,
@@ -299,13 +326,14 @@ asio::awaitable<bool> Proxy::forward_once(http::Request& request,
                          : "The server in the sandbox gave an answer that is not HTTP");
   reply.port = link.to.port;
   co_await say(request, response, std::move(reply));
-  co_return false;
+  co_return Next::done;
 }
 
-asio::awaitable<bool> Proxy::connect_guest(http::Request& request,
-                                           http::ResponseWriter& response,
-                                           GuestLink& link,
-                                           wire::Route const& route) {
+asio::awaitable<std::optional<Proxy::Next>> Proxy::connect_guest(http::Request& request,
+                                                                 http::ResponseWriter& response,
+                                                                 GuestLink& link,
+                                                                 wire::Route const& route,
+                                                                 bool may_look) {
   Reply failure;
   bool connected = false;
   auto dialling = [](Proxy* self, GuestLink* to, wire::Route const* where, Reply* why, bool* done)
@@ -326,14 +354,19 @@ asio::awaitable<bool> Proxy::connect_guest(http::Request& request,
   auto left = gone_or_cut(&response, link.visit.get());
   auto right = dialling(this, &link, &route, &failure, &connected);
   auto const first = co_await async::race(std::move(left), std::move(right));
-  if (link.visit->is_cut())
+  bool const cut = link.visit->is_cut();
+  if (cut)
     failure = about(link.to.sandbox, 502, std::string(not_found));
   else if (first == async::First::left)
-    co_return false;
-  if (connected && !link.visit->is_cut()) co_return true;
+    co_return Next::done;
+  if (connected && !cut) co_return std::nullopt;
   link.drop();
+  // A machine that is being put to sleep refuses, or does not answer: then that is not the answer.
+  bool moved = cut;
+  if (may_look && !moved) moved = co_await has_moved(route);
+  if (may_look && moved) co_return Next::look_again;
   co_await say(request, response, std::move(failure));
-  co_return false;
+  co_return Next::done;
 }
 
 asio::awaitable<void> Proxy::handle_api(http::Request& request, http::ResponseWriter& response) {

@@ -19,6 +19,9 @@ struct Options {
   std::string dial_socket;              // of the worker on this host
   std::size_t per_sandbox_max = 1'000;  // visitor connections
   Wakes::Limits wakes{};
+  std::chrono::milliseconds worker_return = Dialer::worker_return_max;
+  /// How long a request waits for a sandbox that is on its way to sleep or back.
+  std::chrono::milliseconds change_patience{20'000};
 };
 
 /// The front door of one host: decides whom a request is for, asks the API whether it may pass, and
@@ -46,11 +49,30 @@ class Proxy final : public http::Handler {
   asio::awaitable<void> handle_guest(http::Request& request,
                                      http::ResponseWriter& response,
                                      ToGuest to);
-  /// One attempt; true when the sandbox was woken and the route is to be asked for anew.
-  asio::awaitable<bool> try_guest(http::Request& request,
+  /// What became of one attempt.
+  enum class Next : std::uint8_t {
+    done,        // answered, or the visitor is gone
+    woken,       // it runs now
+    look_again,  // it moved under the request, of which the guest has seen nothing that counts
+  };
+
+  /// What this attempt may still do.
+  struct Left {
+    bool wakes = false;
+    bool looks = false;
+  };
+
+  struct Attempt {
+    bool repeat = false;  // the request was sent over a kept connection, and may be sent again
+    bool look = false;    // the sandbox may be looked for again
+  };
+
+  asio::awaitable<Next> try_guest(http::Request& request,
                                   http::ResponseWriter& response,
                                   ToGuest to,
-                                  bool may_wake);
+                                  Left left);
+  /// Does the sandbox still live the life that this route is of?
+  asio::awaitable<bool> has_moved(wire::Route route);
   asio::awaitable<bool> wake(http::Request& request,
                              http::ResponseWriter& response,
                              std::string sandbox);
@@ -58,21 +80,25 @@ class Proxy final : public http::Handler {
                                      http::ResponseWriter& response,
                                      std::string token);
   asio::awaitable<void> handle_api(http::Request& request, http::ResponseWriter& response);
-  /// Opens the guest connection, or answers why there is none. Notices when the visitor leaves
-  /// meanwhile.
-  asio::awaitable<bool> connect_guest(http::Request& request,
+  /// Opens the guest connection (nothing is returned), or answers why there is none. Notices when
+  /// the visitor leaves meanwhile.
+  asio::awaitable<std::optional<Next>> connect_guest(http::Request& request,
+                                                     http::ResponseWriter& response,
+                                                     GuestLink& link,
+                                                     wire::Route const& route,
+                                                     bool may_look);
+  asio::awaitable<Next> forward_guest(http::Request& request,
                                       http::ResponseWriter& response,
                                       GuestLink& link,
-                                      wire::Route const& route);
-  asio::awaitable<void> forward_guest(http::Request& request,
-                                      http::ResponseWriter& response,
-                                      GuestLink& link,
-                                      wire::Route const& route);
-  asio::awaitable<bool> forward_once(http::Request& request,
-                                     http::ResponseWriter& response,
-                                     GuestLink& link,
-                                     wire::Route const& route,
-                                     bool may_repeat);
+                                      wire::Route const& route,
+                                      bool may_look);
+  /// Nothing: the kept connection was stale, nothing was sent to the visitor, and the request may
+  /// be sent again.
+  asio::awaitable<std::optional<Next>> forward_once(http::Request& request,
+                                                    http::ResponseWriter& response,
+                                                    GuestLink& link,
+                                                    wire::Route const& route,
+                                                    Attempt may);
   asio::awaitable<bool> api_once(http::Request& request,
                                  http::ResponseWriter& response,
                                  bool may_repeat);

@@ -145,6 +145,10 @@ class Origin final : public http::Handler {
       co_return;
     }
     if (path == "/websocket") co_return co_await websocket(response);
+    if (path == "/hold" && holds > 0) {
+      --holds;
+      co_return co_await response.wait_client_gone();
+    }
     if (path == "/gzip") {
       http::Headers headers{
           {"Content-Encoding", "gzip"}, {"Set-Cookie", "a=1"}, {"Set-Cookie", "b=2"}};
@@ -198,6 +202,7 @@ class Origin final : public http::Handler {
   }
 
   int requests = 0;
+  int holds = 0;  // so many requests for /hold are never answered
   bool released = false;
   bool gone = false;
   http::RequestHead last;
@@ -290,7 +295,9 @@ struct Host {
                .internal_socket = dir.path + "/internal.sock",
                .dial_socket = dir.path + "/dial.sock",
                .per_sandbox_max = per_sandbox_max,
-               .wakes = {.per_minute = 3, .activity_every = milliseconds(50)}}),
+               .wakes = {.per_minute = 3, .activity_every = milliseconds(50)},
+               .worker_return = milliseconds(500),
+               .change_patience = milliseconds(600)}),
         server(on, proxy),
         group(on) {
     internal_server.listen(*net::listen_unix(on, dir.path + "/internal.sock"));

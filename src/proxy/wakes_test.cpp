@@ -106,6 +106,88 @@ TEST(Wakes, ASuspendOfTheLifeBeforeDoesNotCutTheNextOne) {
   });
 }
 
+TEST(Wakes, ARequestWaitsForTheEndOfAChangeThatIsUnderWay) {
+  for (std::string const state : {"pausing", "suspending", "creating", "resuming", "restoring"}) {
+    for (std::string const end : {"running", "suspended"}) {
+      with_host([&](Host& host) -> Awaitable {
+        host.route().state = state;
+        auto ending = [](Host* of, std::string to) -> Awaitable {
+          co_await async::sleep_for(milliseconds(60));
+          of->route().state = std::move(to);
+        };
+        async::TaskGroup group(co_await asio::this_coro::executor);
+        group.spawn("ending", ending(&host, end));
+        auto const answer = co_await host.ask("GET", "/", at("8080"));
+        EXPECT_EQ(answer.status, end == "running" ? 200 : 502) << state << answer.body;
+        EXPECT_EQ(host.route().state, end) << "it was waited for";
+        EXPECT_EQ(host.internal.wakes, 0);
+        co_await group.join();
+      });
+    }
+  }
+}
+
+TEST(Wakes, ButNotForEverAndNotForThoseWithoutTheToken) {
+  with_host([](Host& host) -> Awaitable {
+    host.route().state = "suspending";
+    auto const stranger = co_await host.ask("GET", "/health", at("49983"));
+    EXPECT_EQ(stranger.status, 502);
+    auto const asked = host.internal.asked;
+    EXPECT_LE(asked, 2) << "answered at once; the other one looks after its visit";
+    auto const owner = co_await host.ask("GET", "/health", agent());
+    EXPECT_EQ(owner.status, 502);
+    EXPECT_GT(host.internal.asked, asked + 3);
+    host.route().state = "restoring";
+    auto const coming = co_await host.ask("GET", "/", at("8080"));
+    EXPECT_EQ(coming.status, 409) << coming.body;
+  });
+}
+
+/// As when a suspend begins between the route and the dial.
+void fall_asleep_under_the_next_dial(Host& host, std::string refusal) {
+  host.worker.before_answer = [&host, refusal, first = true]() mutable {
+    if (host.route().state == "running") host.worker.refusal.code.clear();
+    if (!std::exchange(first, false)) return;
+    fall_asleep(host, "suspending");
+    host.worker.refusal.code = refusal;
+  };
+}
+
+TEST(Wakes, OneThatFallsAsleepUnderADialIsWokenForIt) {
+  for (std::string const refusal : {"conflict", "not_found", "denied"}) {
+    with_host([&](Host& host) -> Awaitable {
+      fall_asleep_under_the_next_dial(host, refusal);
+      auto const answer = co_await host.ask("POST", "/x", at("8080"), "body");
+      EXPECT_EQ(answer.status, 200) << refusal << answer.body;
+      EXPECT_EQ(host.internal.wakes, 1);
+      EXPECT_EQ(host.worker.asked.back().epoch, 8u);
+    });
+  }
+}
+
+/// Falls asleep once the guest has the request.
+Awaitable fall_asleep_under_a_request(Host* host) {
+  while (host->origin.requests == 0)
+    co_await async::sleep_for(milliseconds(5));
+  fall_asleep(*host, "suspending");
+  host->internal.change(sandbox, "suspended");
+}
+
+TEST(Wakes, ARequestThatMayBeSentTwiceOutlivesASuspend) {
+  for (std::string const method : {"GET", "POST"}) {
+    with_host([&](Host& host) -> Awaitable {
+      host.origin.holds = 1;
+      async::TaskGroup group(co_await asio::this_coro::executor);
+      group.spawn("asleep", fall_asleep_under_a_request(&host));
+      auto const answer = co_await host.ask(method, "/hold", at("8080"));
+      EXPECT_EQ(answer.status, method == "GET" ? 200 : 502) << answer.body;
+      EXPECT_EQ(host.internal.wakes, method == "GET" ? 1 : 0);
+      EXPECT_EQ(host.origin.requests, method == "GET" ? 2 : 1);
+      co_await group.join();
+    });
+  }
+}
+
 TEST(Wakes, WhoIsUsedIsTold) {
   with_host([](Host& host) -> Awaitable {
     auto const answer = co_await host.ask("GET", "/", at("8080"));
