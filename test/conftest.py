@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
 
-from platform_under_test import Platform  # noqa: E402
+import lanes  # noqa: E402
+from platform_under_test import Platform, end_politely  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,17 @@ def platform():
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long forms of the tests (`./dev test --all`)")
+    parser.addoption("--lanes", metavar="DIRECTORY", type=pathlib.Path,
+                     help="share the tests with the other processes that were given this empty directory")
+
+
+def pytest_configure():
+    end_politely()
+
+
+def pytest_runtestloop(session):
+    directory = session.config.getoption("--lanes")
+    if directory is None or session.testsfailed or session.config.option.collectonly:
+        return None  # pytest's own
+    lanes.run(session, directory)
+    return True

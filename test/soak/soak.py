@@ -29,7 +29,7 @@ import urllib.error
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "support"))
-from platform_under_test import ApiError, Platform, eventually  # noqa: E402
+from platform_under_test import ApiError, Platform, end_politely, eventually  # noqa: E402
 
 PROGRAMS = ["space-api", "space-controller", "space-worker", "space-hostd", "space-proxy", "postgres"]
 VERBS = {"pause": "paused", "suspend": "suspended", "resume": "running"}
@@ -397,6 +397,7 @@ def main():
     print(f"seed {given.seed}: {given.sandboxes} sandboxes, {given.seconds} s", flush=True)
     platform = Platform()
     failed = 1
+    end_politely()
     try:
         platform.start()
         soak = Soak(platform, given.seed)

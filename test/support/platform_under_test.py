@@ -7,6 +7,7 @@ against what was there before: processes, control groups, namespaces, mounts, so
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -30,6 +31,20 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def end_politely() -> None:
+    """The first signal that wants this process to end raises an exception instead, so that whoever put something up takes it down;
+    those that follow wait for that. A shell's background process has SIGINT ignored: not by us."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def end(number, frame):
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for one in signals:
+        signal.signal(one, end)
+
+
 class ApiError(Exception):
     def __init__(self, status: int, body: dict):
         super().__init__(f"{status}: {body}")
@@ -44,6 +59,8 @@ class Platform:
         self.data_dir = pathlib.Path("/var/lib") / f"space-{self.instance}"
         self.run_dir = pathlib.Path("/run") / f"space-{self.instance}"
         self.fault_file = pathlib.Path("/run") / f"space-{self.instance}.faults"
+        self.owner_file = pathlib.Path("/run") / f"space-{self.instance}.test"
+        self.owner = None
         self.http_port = free_port()
         self.tls_port = free_port()
         # Room for 1,000 slots per test installation, away from the default installation's 700,000.
@@ -67,7 +84,30 @@ class Platform:
             raise AssertionError(f"space {' '.join(args)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
+    def own(self) -> None:
+        """Says to later runs what to remove when we are killed: who owns it holds a lock, which ends with the process."""
+        if os.environ.get("SPACE_TEST_KEEP") == "1":
+            return
+        descriptor = os.open(self.owner_file, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, json.dumps({"slot_uid_base": self.slot_uid_base}).encode())
+        self.owner = descriptor
+
+    @staticmethod
+    def sweep() -> None:
+        """Removes the installations of test runs that were killed."""
+        for path in pathlib.Path("/run").glob("space-*.test"):
+            with contextlib.suppress(OSError), open(path, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # somebody holds it: it is in use, or being removed
+                text = file.read()
+                if path.exists() and text:
+                    left = Platform(path.name.removeprefix("space-").removesuffix(".test"))
+                    left.slot_uid_base = json.loads(text)["slot_uid_base"]
+                    left.destroy()
+
     def start(self) -> "Platform":
+        self.sweep()
+        self.own()
         self.fault_file.write_text("")
         self.fault_file.chmod(0o666)  # every program of the installation takes lines out of it
         self.up()
@@ -120,7 +160,7 @@ class Platform:
         """Removes everything, also after a crash: never raises, so that one failure does not hide another."""
         with contextlib.suppress(Exception):
             self.down(purge=True)
-        for pid in self.processes():
+        for pid in self.processes():  # a `space up` that nobody waits for any more, too
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for line in reversed(pathlib.Path("/proc/mounts").read_text().splitlines()):
@@ -131,8 +171,11 @@ class Platform:
                 subprocess.run(["umount", "-l", target], capture_output=True, check=False)
         for path in (self.data_dir, self.run_dir):
             shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            self.fault_file.unlink()
+        for path in (self.fault_file, self.owner_file):
+            path.unlink(missing_ok=True)
+        if self.owner is not None:
+            os.close(self.owner)
+            self.owner = None
 
     # -- addresses --------------------------------------------------------------------------------------------
 
@@ -182,7 +225,7 @@ class Platform:
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 uid = int([l for l in (entry / "status").read_text().splitlines() if l.startswith("Uid:")][0].split()[1])
-                ours = self.slot_uid_base <= uid < self.slot_uid_base + 1000
+                ours = self.slot_uid_base <= uid < self.slot_uid_base + 1000 or f" --instance {self.instance} " in command
                 if ours or f"{self.run_dir}/" in command or f"{self.data_dir}/" in command:
                     if entry.name != str(os.getpid()):
                         found[int(entry.name)] = command

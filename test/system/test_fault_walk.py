@@ -1,6 +1,7 @@
 """Walks every named fault point that this installation can pass (support/fault_walk.py): who walks the others is said here, and
 checked."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import pytest
 from e2b import Sandbox
 from fault_walk import all_points, die_at
 from platform_under_test import ROOT, eventually
+
+pytestmark = pytest.mark.one_by_one
 
 
 # -- what to do to pass a point -------------------------------------------------------------------------------------------
@@ -145,12 +148,15 @@ def test_walked_by_nobody(prefix):
     pytest.skip(f"{prefix}*: {NOWHERE[prefix]}")
 
 
-@pytest.mark.parametrize("number, point", enumerate(filter(here, all_points())))
-def test_killed_at(platform, number, point):
+looks = itertools.count()
+
+
+@pytest.mark.parametrize("point", filter(here, all_points()))
+def test_killed_at(platform, point):
     action, beside = way(point)
     # Work of a dead process is taken over when its lease of 15 s is over; and the controller looks every few seconds.
     die_at(platform, point, lambda: action(platform), beside, patience=40 if point.startswith("controller.") else 5)
-    if number % 6:  # not after each: what is no more usable stays so
+    if next(looks) % 6:  # not after each: what is no more usable stays so
         return
     probe = Sandbox.create(timeout=600)
     try:

@@ -23,6 +23,8 @@ else:
 print("done")
 """
 
+pytestmark = pytest.mark.alone
+
 
 def free_mib(pool) -> int:
     about = os.statvfs(pool)

@@ -5,6 +5,8 @@ import time
 import pytest
 from platform_under_test import ApiError, eventually
 
+pytestmark = pytest.mark.alone
+
 
 def ended(platform, sandbox_id):
     try:

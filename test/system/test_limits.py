@@ -8,6 +8,8 @@ import time
 import pytest
 from e2b import Sandbox
 
+pytestmark = pytest.mark.alone
+
 
 def latency(sandbox, rounds=8):
     times = []
