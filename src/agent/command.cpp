@@ -1,6 +1,6 @@
 #include "agent/command.hpp"
 
-#include "agent/base64.hpp"
+#include "base/base64.hpp"
 #include "base/log.hpp"
 #include "wire/codec.hpp"
 
@@ -420,7 +420,7 @@ class CommandListener final : public MessageSource {
     std::string out;
     out.reserve(bytes.size() / 3 * 4 + 64);
     out.append(R"({"event":{"data":{")").append(key_of(kind)).append(R"(":")");
-    append_base64(out, bytes);
+    base::append_base64(out, bytes);
     out +=
         with_offsets_ ? fmt::format(R"(","offset":{}}}}}}})", place_->at) : std::string(R"("}}})");
     place_->at += bytes.size();

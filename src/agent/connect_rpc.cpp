@@ -1,6 +1,6 @@
 #include "agent/connect_rpc.hpp"
 
-#include "agent/base64.hpp"
+#include "base/base64.hpp"
 #include "wire/codec.hpp"
 
 #include <charconv>
@@ -191,7 +191,7 @@ std::optional<std::string> Fields::optional_bytes(std::string_view name) {
   auto const* value = find(name);
   if (!value) return std::nullopt;
   auto const* text = value->if_string();
-  auto bytes = text ? base64_decoded(*text) : std::nullopt;
+  auto bytes = text ? base::base64_decoded(*text) : std::nullopt;
   if (!bytes) fail(name, "bytes as base64");
   return bytes;
 }

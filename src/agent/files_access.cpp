@@ -4,7 +4,7 @@
 
 #include "agent/files_access.hpp"
 
-#include "agent/base64.hpp"
+#include "base/base64.hpp"
 
 #include <array>
 #include <chrono>
@@ -27,8 +27,8 @@ std::string file_signature(SignedRequest const& request, std::string_view token)
   ::SHA256_Init(&sha);
   ::SHA256_Update(&sha, covered.data(), covered.size());
   ::SHA256_Final(digest.data(), &sha);
-  auto text =
-      base64_of(std::string_view(reinterpret_cast<char const*>(digest.data()), digest.size()));
+  auto text = base::base64_of(
+      std::string_view(reinterpret_cast<char const*>(digest.data()), digest.size()));
   while (text.ends_with('='))
     text.pop_back();
   return "v1_" + text;

@@ -92,11 +92,11 @@ TEST(ProcessStart, VariablesOfTheRequestWinOverTheSandboxsAndThoseOverTheUsers) 
 TEST(ProcessStart, AnotherUserGetsHisIdsGroupsAndARootDirectoryInsteadOfAMissingHome) {
   if (::getuid() != 0) GTEST_SKIP() << "only root may start processes of others";
   with_guest([](Guest& guest) -> asio::awaitable<void> {
-    testing::HeaderList const as_other{{"Authorization", "Basic " + base64_of("other:")}};
+    testing::HeaderList const as_other{{"Authorization", "Basic " + base::base64_of("other:")}};
     auto const events =
         co_await guest.run("id -u; id -g; id -G; pwd", R"(,"stdin":false)", as_other);
     EXPECT_EQ(events.bytes("stdout"), "4242\n4243\n4243 4244\n/\n");
-    testing::HeaderList const as_nobody{{"Authorization", "Basic " + base64_of("root123:")}};
+    testing::HeaderList const as_nobody{{"Authorization", "Basic " + base::base64_of("root123:")}};
     auto const unknown = co_await guest.run("id", R"(,"stdin":false)", as_nobody);
     EXPECT_EQ(unknown.end,
               R"({"error":{"code":"unauthenticated","message":"invalid username: 'root123'"}})");
@@ -167,7 +167,8 @@ TEST(ProcessStart, ACharacterIsNotCutInTwoWhileItsRestMayStillCome) {
     for (auto const& message : events.messages) {
       auto const* data = message.at("event").as_object().if_contains("data");
       if (!data || &message == &events.messages[events.messages.size() - 2]) continue;
-      auto const bytes = base64_decoded(std::string_view(data->at("stdout").as_string())).value();
+      auto const bytes =
+          base::base64_decoded(std::string_view(data->at("stdout").as_string())).value();
       EXPECT_EQ(incomplete_tail(bytes), 0U);
       EXPECT_NE(static_cast<unsigned char>(bytes.front()) & 0xc0, 0x80);
     }

@@ -1,5 +1,5 @@
-#include "agent/base64.hpp"
 #include "agent/connect_rpc.hpp"
+#include "base/base64.hpp"
 #include "base/log.hpp"
 #include "wire/codec.hpp"
 
@@ -60,7 +60,7 @@ RpcResult<std::optional<std::string>> username_of(http::RequestHead const& head)
       !http::equal_ignoring_case(value->substr(0, scheme.size()), scheme)) {
     return std::optional<std::string>();
   }
-  auto const pair = base64_decoded(value->substr(scheme.size()));
+  auto const pair = base::base64_decoded(value->substr(scheme.size()));
   if (!pair) return rpc_fail(RpcCode::unauthenticated, "the Authorization header holds no base64");
   auto name = pair->substr(0, pair->find(':'));
   if (name.empty()) return std::optional<std::string>();

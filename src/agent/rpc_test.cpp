@@ -56,20 +56,6 @@ TEST(Envelope, ParsesHoweverTheBytesAreCut) {
   EXPECT_EQ(small.next().error().code, RpcCode::resource_exhausted);
 }
 
-TEST(Base64, IsTheStandardOneAndReadsItsRelatives) {
-  std::string all;
-  for (int i = 0; i < 256; ++i)
-    all.push_back(static_cast<char>(i));
-  for (std::size_t size = 0; size <= all.size(); ++size) {
-    EXPECT_EQ(base64_decoded(base64_of(all.substr(0, size))), all.substr(0, size));
-  }
-  EXPECT_EQ(base64_of("hi"), "aGk=");
-  EXPECT_EQ(base64_decoded("aGk"), "hi");
-  EXPECT_EQ(base64_decoded("_-8"), base64_decoded("/+8="));
-  for (auto const* bad : {"a", "aGk=a", "a b=", "aGk==", "=", "aG\n="})
-    EXPECT_FALSE(base64_decoded(bad)) << bad;
-}
-
 TEST(Fields, AreReadInAllTheFormsOfTheMapping) {
   auto const message = wire::parse_json(
       R"({"watcher_id":"w1","exitCode":"7","n":null,"flag":true,"d":3.0,"m":{},"sig":"B","raw":"aGk","other":[1]})");

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 std::string input_request(std::int64_t pid, std::string_view kind, std::string_view bytes) {
   return fmt::format(
-      R"({{{},"input":{{"{}":"{}"}}}})", testing::selector(pid), kind, base64_of(bytes));
+      R"({{{},"input":{{"{}":"{}"}}}})", testing::selector(pid), kind, base::base64_of(bytes));
 }
 
 asio::awaitable<void> kill(Guest& guest, std::int64_t pid) {
@@ -35,7 +35,7 @@ asio::awaitable<std::string> read_until(testing::StreamCall& stream,
     if (!message) break;
     auto const* data = message->at("event").as_object().if_contains("data");
     auto const* text = data ? data->as_object().if_contains(key) : nullptr;
-    if (text) seen += base64_decoded(std::string_view(text->as_string())).value();
+    if (text) seen += base::base64_decoded(std::string_view(text->as_string())).value();
   }
   EXPECT_NE(seen.find(wanted), std::string::npos) << seen;
   co_return seen;
@@ -108,9 +108,11 @@ TEST(ProcessInput, StreamInputTakesAClientStream) {
     append_envelope(body, 0, fmt::format(R"({{"start":{{{}}}}})", testing::selector(pid)));
     append_envelope(body, 0, R"({"keepalive":{}})");
     append_envelope(
-        body, 0, fmt::format(R"({{"data":{{"input":{{"stdin":"{}"}}}}}})", base64_of("one ")));
+        body,
+        0,
+        fmt::format(R"({{"data":{{"input":{{"stdin":"{}"}}}}}})", base::base64_of("one ")));
     append_envelope(
-        body, 0, fmt::format(R"({{"data":{{"input":{{"stdin":"{}"}}}}}})", base64_of("two")));
+        body, 0, fmt::format(R"({{"data":{{"input":{{"stdin":"{}"}}}}}})", base::base64_of("two")));
     testing::HeaderList const headers{{"content-type", "application/connect+json"}};
     auto const answer =
         co_await guest.request("POST", "/process.Process/StreamInput", headers, body);
@@ -275,7 +277,7 @@ TEST(ProcessConnect, AReaderThatStopsReadingCostsABoundedLogAndDisturbsNobody) {
       auto const& event = message->at("event").as_object();
       EXPECT_FALSE(event.contains("gap")) << "a pause of the reader loses nothing";
       if (event.contains("data")) {
-        got += base64_decoded(std::string_view(event.at("data").at("stdout").as_string()))
+        got += base::base64_decoded(std::string_view(event.at("data").at("stdout").as_string()))
                    .value()
                    .size();
       }

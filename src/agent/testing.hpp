@@ -1,8 +1,8 @@
 #pragma once
 
 #include "agent/agent.hpp"
-#include "agent/base64.hpp"
 #include "async/testing.hpp"
+#include "base/base64.hpp"
 #include "http/client.hpp"
 #include "wire/codec.hpp"
 
@@ -98,7 +98,7 @@ struct Events {
     for (auto const& message : messages) {
       auto const* data = message.at("event").as_object().if_contains("data");
       auto const* text = data ? data->as_object().if_contains(key) : nullptr;
-      if (text) out += base64_decoded(std::string_view(text->as_string())).value();
+      if (text) out += base::base64_decoded(std::string_view(text->as_string())).value();
     }
     return out;
   }

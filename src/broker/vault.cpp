@@ -1,5 +1,6 @@
 #include "broker/vault.hpp"
 
+#include "base/base64.hpp"
 #include "broker/aead.hpp"
 #include "domain/egress_policy.hpp"
 
@@ -52,23 +53,9 @@ base::Result<void> check_binding(wire::CredentialBinding const& binding) {
   return {};
 }
 
-std::string base64(std::string_view bytes) {
-  static constexpr std::string_view alphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j)
-      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    for (std::size_t j = 0; j < 4; ++j)
-      out += i + j > bytes.size() ? '=' : alphabet[group >> (18 - 6 * j) & 63];
-  }
-  return out;
-}
-
 std::string header_value(wire::CredentialBinding const& binding, std::string const& value) {
   if (binding.form == "bearer") return "Bearer " + value;
-  if (binding.form == "basic") return "Basic " + base64(binding.username + ":" + value);
+  if (binding.form == "basic") return "Basic " + base::base64_of(binding.username + ":" + value);
   return value;
 }
 

@@ -1,5 +1,6 @@
 #include "cli/command_stream.hpp"
 
+#include "base/base64.hpp"
 #include "base/id.hpp"
 #include "wire/codec.hpp"
 
@@ -61,37 +62,6 @@ CommandEnd end_of(json::value const& data) {
   return end;
 }
 
-base::Result<std::string> decode_base64(std::string_view text) {
-  std::string out;
-  out.reserve(text.size() / 4 * 3);
-  std::uint32_t bits = 0;
-  int count = 0;
-  while (text.ends_with('='))
-    text.remove_suffix(1);
-  for (char const c : text) {
-    std::uint32_t value = 0;
-    if (c >= 'A' && c <= 'Z')
-      value = static_cast<std::uint32_t>(c - 'A');
-    else if (c >= 'a' && c <= 'z')
-      value = static_cast<std::uint32_t>(c - 'a') + 26;
-    else if (c >= '0' && c <= '9')
-      value = static_cast<std::uint32_t>(c - '0') + 52;
-    else if (c == '+')
-      value = 62;
-    else if (c == '/')
-      value = 63;
-    else
-      return base::fail(base::Code::internal, "the output is not encoded as expected");
-    bits = (bits << 6U) | value;
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      out.push_back(static_cast<char>((bits >> static_cast<unsigned>(count)) & 0xFFU));
-    }
-  }
-  return out;
-}
-
 std::string RemoteCommand::path(std::string_view below) const {
   return path_of(
       "sandboxes", sandbox_, fmt::format("/commands/{}{}", http::percent_encode(id_), below));
@@ -110,8 +80,8 @@ base::Result<std::optional<CommandEnd>> RemoteCommand::take(std::string_view typ
   if (type == "end") return std::optional(end_of(data));
   if (type == "gap") lost_(number_of(data, "bytes"));
   if (type == "stdout" || type == "stderr" || type == "pty") {
-    auto bytes = decode_base64(text_of(data, "data"));
-    if (!bytes) return base::passing(bytes);
+    auto const bytes = base::base64_decoded(text_of(data, "data"));
+    if (!bytes) return base::fail(base::Code::internal, "the output is not encoded as expected");
     sink_(type, *bytes);
   }
   return std::optional<CommandEnd>();

@@ -15,9 +15,6 @@ struct CommandEnd {
 /// Pure: the `end` event's data → what a shell would return. "signal: killed" is 137.
 CommandEnd end_of(json::value const& data);
 
-/// Padding included; fails on anything else.
-base::Result<std::string> decode_base64(std::string_view text);
-
 class RemoteCommand {
  public:
   RemoteCommand(Api& api, std::string sandbox) : api_(api), sandbox_(std::move(sandbox)) {}

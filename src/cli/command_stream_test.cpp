@@ -42,14 +42,5 @@ TEST(CommandEnd, AnUnusualEndIsToldInWords) {
       "the guest ran out of memory");
 }
 
-TEST(Base64, DecodesAndRefusesWhatIsNone) {
-  EXPECT_EQ(decode_base64("").value(), "");
-  EXPECT_EQ(decode_base64("AP8Q").value(), std::string("\x00\xff\x10", 3));
-  EXPECT_EQ(decode_base64("YQ==").value(), "a");
-  EXPECT_EQ(decode_base64("YWI=").value(), "ab");
-  EXPECT_FALSE(decode_base64("Y Q="));
-  EXPECT_FALSE(decode_base64("\xff"));
-}
-
 }  // namespace
 }  // namespace cli

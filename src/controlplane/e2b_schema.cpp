@@ -1,5 +1,6 @@
 #include "controlplane/e2b_schema.hpp"
 
+#include "base/base64.hpp"
 #include "base/id.hpp"
 #include "wire/agent.hpp"
 
@@ -24,44 +25,6 @@ json::object labels(std::map<std::string, std::string> const& map) {
 
 std::int64_t unix_seconds(base::WallTime time) {
   return std::chrono::floor<std::chrono::seconds>(time.time_since_epoch()).count();
-}
-
-constexpr std::string_view base64_digits =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
-std::string base64url(std::string_view text) {
-  std::string out;
-  unsigned bits = 0;
-  int count = 0;
-  for (char const c : text) {
-    bits = (bits << 8 | static_cast<unsigned char>(c)) & 0xffffU;
-    count += 8;
-    while (count >= 6) {
-      count -= 6;
-      out += base64_digits[(bits >> count) & 63U];
-    }
-  }
-  if (count > 0) out += base64_digits[(bits << (6 - count)) & 63U];
-  return out;
-}
-
-std::optional<std::string> from_base64url(std::string_view text) {
-  std::string out;
-  unsigned bits = 0;
-  int count = 0;
-  while (text.ends_with('='))
-    text.remove_suffix(1);
-  for (char const c : text) {
-    auto const digit = base64_digits.find(c);
-    if (digit == std::string_view::npos) return std::nullopt;
-    bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xffffU;
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      out += static_cast<char>((bits >> count) & 0xffU);
-    }
-  }
-  return out;
 }
 
 bool number_at(std::string_view text, std::size_t at, std::size_t digits, int& out) {
@@ -283,7 +246,10 @@ base::WallTime wall_time_of(std::chrono::microseconds since_1970) noexcept {
 std::string cursor_text(Cursor const& cursor, bool oldest_first) {
   auto const micros =
       std::chrono::duration_cast<std::chrono::microseconds>(cursor.time.time_since_epoch()).count();
-  return base64url(fmt::format("{}__{}{}", micros, cursor.sandbox, oldest_first ? "__asc" : ""));
+  auto text =
+      base::base64_of(fmt::format("{}__{}{}", micros, cursor.sandbox, oldest_first ? "__asc" : ""));
+  std::erase(text, '=');  // digits, letters and underscores: nothing of it has + or /
+  return text;
 }
 
 base::Result<Cursor> parse_cursor(std::string_view text, bool oldest_first) {
@@ -291,7 +257,7 @@ base::Result<Cursor> parse_cursor(std::string_view text, bool oldest_first) {
     return base::fail(base::Code::invalid_argument,
                       "nextToken: expected the X-Next-Token of an earlier page of this list");
   };
-  auto const plain = from_base64url(text.substr(0, 200));
+  auto const plain = base::base64_decoded(text.substr(0, 200));
   if (!plain) return wrong();
   std::string_view rest = *plain;
   if (rest.ends_with("__asc") != oldest_first) return wrong();

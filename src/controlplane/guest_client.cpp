@@ -1,9 +1,8 @@
 #include "controlplane/guest_client.hpp"
 
+#include "base/base64.hpp"
 #include "domain/labels.hpp"
 #include "wire/agent.hpp"
-
-#include <openssl/evp.h>
 
 namespace controlplane {
 namespace {
@@ -104,36 +103,6 @@ std::string printable(std::string_view text, std::size_t most) {
   return out;
 }
 
-std::string to_base64(std::string_view bytes) {
-  std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  // SAFETY: characters are read and written as bytes; EVP_EncodeBlock writes that many and a NUL.
-  int const length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                     reinterpret_cast<unsigned char const*>(bytes.data()),
-                                     static_cast<int>(bytes.size()));
-  out.resize(static_cast<std::size_t>(length));
-  return out;
-}
-
-std::optional<std::string> from_base64(std::string_view text) {
-  if (text.size() % 4 != 0) return std::nullopt;
-  auto const valid = [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' ||
-           c == '/';
-  };
-  std::size_t padding = 0;
-  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=')
-    ++padding;
-  if (!std::ranges::all_of(text.substr(0, text.size() - padding), valid)) return std::nullopt;
-  std::string out(text.size() / 4 * 3, '\0');
-  // SAFETY: as above; EVP_DecodeBlock counts the padding as bytes.
-  int const length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                     reinterpret_cast<unsigned char const*>(text.data()),
-                                     static_cast<int>(text.size()));
-  if (length < 0) return std::nullopt;
-  out.resize(static_cast<std::size_t>(length) - padding);
-  return out;
-}
-
 async::Task<std::optional<json::object>> GuestStream::next() {
   std::array<char, 16384> chunk{};
   for (;;) {
@@ -195,7 +164,7 @@ namespace {
 
 void add_call_headers(http::Headers& headers, GuestCall const& call) {
   headers.add("Connect-Protocol-Version", "1");
-  if (!call.user.empty()) headers.add("Authorization", "Basic " + to_base64(call.user + ":"));
+  if (!call.user.empty()) headers.add("Authorization", "Basic " + base::base64_of(call.user + ":"));
   if (call.replay_from) headers.add("X-Space-Replay", std::to_string(*call.replay_from));
   if (call.timeout) headers.add("Connect-Timeout-Ms", std::to_string(call.timeout->count()));
 }

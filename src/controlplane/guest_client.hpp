@@ -88,8 +88,4 @@ class GuestClient {
 /// Guest's text, made harmless: valid UTF-8 without control characters, at most `most` bytes.
 std::string printable(std::string_view text, std::size_t most);
 
-std::string to_base64(std::string_view bytes);
-/// Nothing when it is none.
-std::optional<std::string> from_base64(std::string_view text);
-
 }  // namespace controlplane

@@ -257,10 +257,6 @@ TEST(GuestText, IsMadeHarmless) {
   EXPECT_EQ(printable("tést", 2), "t");
   EXPECT_EQ(printable("\xff\xfe", 100), "??");
   EXPECT_EQ(printable("abc", 2), "ab");
-  EXPECT_EQ(from_base64(to_base64(std::string("\0\xff x", 4))), std::string("\0\xff x", 4));
-  for (auto const* wrong : {"a", "====", "YQ=", "Y*==", "=AAA", "A=AA"})
-    EXPECT_FALSE(from_base64(wrong).has_value()) << wrong;
-  EXPECT_EQ(from_base64(""), "");
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "base/base64.hpp"
 #include "base/id.hpp"
 #include "controlplane/native.hpp"
 #include "domain/labels.hpp"
@@ -176,7 +177,7 @@ base::Result<Happened> output_of(json::object const& data) {
   for (auto const* stream : {"stdout", "stderr", "pty"}) {
     auto const* value = data.if_contains(stream);
     if (!value || !value->is_string()) continue;
-    auto bytes = from_base64(value->get_string());
+    auto bytes = base::base64_decoded(value->get_string());
     if (!bytes || bytes->size() > data_max) break;
     happened.stream = stream;
     happened.bytes = std::move(*bytes);
@@ -495,7 +496,7 @@ asio::awaitable<void> Native::relay_output(Call& call,
       case Happened::Kind::output: {
         std::string id;
         if (happened->offset) id = std::to_string(*happened->offset + happened->bytes.size());
-        auto const body = json::object{{"data", to_base64(happened->bytes)}};
+        auto const body = json::object{{"data", base::base64_of(happened->bytes)}};
         sent = co_await http::sse_event(
             call.response, std::move(id), happened->stream, wire::to_text(body));
         break;
@@ -543,7 +544,7 @@ async::Task<Reply> Native::write_command_stdin(Call& call) {
   auto selector = selector_of(call.param("command"));
   if (!selector) co_return base::passing(selector);
   if (auto ok = call.allow_query({}); !ok) co_return base::passing(ok);
-  auto const bytes = to_base64(call.body);
+  auto const bytes = base::base64_of(call.body);
   base::Result<json::object> answer;
   // Only the agent knows whether it has a terminal.
   for (auto const* kind : {"stdin", "pty"}) {

@@ -1,9 +1,9 @@
-#include "agent/base64.hpp"
+#include "base/base64.hpp"
 
 #include <array>
 #include <cstdint>
 
-namespace agent {
+namespace base {
 namespace {
 
 constexpr std::string_view alphabet =
@@ -78,4 +78,4 @@ std::optional<std::string> base64_decoded(std::string_view text) {
   return out;
 }
 
-}  // namespace agent
+}  // namespace base

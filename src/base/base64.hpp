@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace agent {
+namespace base {
 
 /// Appends the standard alphabet with padding, without line breaks.
 void append_base64(std::string& out, std::string_view bytes);
@@ -14,4 +14,4 @@ std::string base64_of(std::string_view bytes);
 /// when the text is no base64.
 std::optional<std::string> base64_decoded(std::string_view text);
 
-}  // namespace agent
+}  // namespace base
