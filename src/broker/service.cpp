@@ -1,6 +1,7 @@
 #include "broker/service.hpp"
 
 #include "base/log.hpp"
+#include "wire/text.hpp"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,6 +18,8 @@ using base::Code;
 
 constexpr std::size_t body_bytes_max = 128 * 1024;
 constexpr std::size_t line_bytes_max = 16 * 1024;
+/// So many that few answers make the text grow, which leaves a copy of a value behind.
+constexpr std::size_t answers_bytes = 32 * 1024;
 
 http::Response json(int status, std::string body) {
   return {status, {{"Content-Type", "application/json"}}, std::move(body)};
@@ -125,6 +128,18 @@ boost::asio::awaitable<void> Service::accept_gateways() {
   }
 }
 
+/// False: a gateway that speaks something else is not ours any more.
+bool Service::answer_line(unsigned uid, std::string_view line, std::string& answers) {
+  auto const use = wire::decode_brief<wire::Use>(line);
+  if (!use) return false;
+  auto used = vault_.use(uid, *use);
+  used.question = use->question;
+  wire::append_text(answers, used);
+  answers += '\n';
+  explicit_bzero(used.value.data(), used.value.size());
+  return true;
+}
+
 boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
   auto const peer = net::peer_user(*gateway);
   if (!peer) co_return;
@@ -134,18 +149,21 @@ boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
     auto const got = co_await gateway->read_some(buffer);
     if (!got || *got == 0) co_return;
     received.append(buffer.data(), *got);
-    for (auto end = received.find('\n'); end != std::string::npos; end = received.find('\n')) {
-      auto const use = wire::decode_text<wire::Use>(std::string_view(received).substr(0, end));
-      received.erase(0, end + 1);
-      if (!use) co_return;  // a gateway that speaks something else is not ours any more
-      auto used = vault_.use(peer->uid, *use);
-      auto line = wire::encode_text(used) + "\n";
-      explicit_bzero(used.value.data(), used.value.size());
-      auto const sent = co_await gateway->write_text(line);
-      explicit_bzero(line.data(), line.size());
-      if (!sent) co_return;
+    // What came together is answered together.
+    std::string answers;
+    answers.reserve(answers_bytes);
+    std::size_t from = 0;
+    bool good = true;
+    for (auto end = received.find('\n'); end != std::string::npos && good;
+         end = received.find('\n', from)) {
+      good = answer_line(peer->uid, std::string_view(received).substr(from, end - from), answers);
+      from = end + 1;
     }
-    if (received.size() > line_bytes_max) co_return;
+    received.erase(0, from);
+    if (answers.empty() && good && received.size() <= line_bytes_max) continue;
+    auto const sent = co_await gateway->write_text(answers);
+    explicit_bzero(answers.data(), answers.size());
+    if (!sent || !good || received.size() > line_bytes_max) co_return;
   }
 }
 

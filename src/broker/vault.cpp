@@ -132,6 +132,7 @@ base::Result<void> Vault::lease(wire::Lease const& request) {
               sealed.binding,
               std::move(*value),
               clock_.in(std::chrono::seconds(request.seconds))};
+  first_ends_ = std::min(first_ends_, entry.not_after);
   leases_.insert_or_assign({request.gateway_uid, request.name}, std::move(entry));
   return {};
 }
@@ -160,7 +161,11 @@ wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
 
 void Vault::drop_expired() {
   auto const now = clock_.steady_now();
+  if (now < first_ends_) return;
   std::erase_if(leases_, [&](auto const& pair) { return pair.second.not_after <= now; });
+  first_ends_ = base::Deadline::max();
+  for (auto const& [key, entry] : leases_)
+    first_ends_ = std::min(first_ends_, entry.not_after);
 }
 
 }  // namespace broker

@@ -44,6 +44,7 @@ class Vault {
   KeyProvider const& keys_;
   base::Clock const& clock_;
   std::map<std::pair<std::uint32_t, std::string>, Entry> leases_;  // by gateway user id and name
+  base::Deadline first_ends_ = base::Deadline::max();              // no lease ends before
 };
 
 }  // namespace broker

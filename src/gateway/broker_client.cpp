@@ -1,112 +1,174 @@
 #include "gateway/broker_client.hpp"
 
-#include <sys/socket.h>
-
-#include <cerrno>
+#include "wire/text.hpp"
 
 namespace gateway {
 namespace {
 
 constexpr std::size_t answer_bytes_max = 64 * 1024;
-/// How long the loss of an idle connection may stay unnoticed; a question notices it at once.
-constexpr std::chrono::milliseconds look_every(1'000);
+constexpr std::chrono::seconds answer_within(2);
+
+void wipe(std::string& text) noexcept {
+  explicit_bzero(text.data(), text.size());
+  text.clear();
+}
 
 }  // namespace
 
-/// Half an exchange leaves an answer that must not be taken for the next one's: however a question
-/// ends, also by being cancelled, the connection goes with it unless it was answered.
-class BrokerClient::Question {
- public:
-  explicit Question(BrokerClient& client) : client_(client) { client_.asking_ = true; }
+/// One question. Whoever asked may have gone: its place stays until the answer came, so that this
+/// answer is not taken for the next one's.
+struct BrokerClient::Waiting {
+  explicit Waiting(boost::asio::any_io_executor executor) : changed(std::move(executor)) {}
 
-  ~Question() {
-    client_.asking_ = false;
-    if (!answered_) client_.lose();
-  }
-
-  Question(Question const&) = delete;
-  Question& operator=(Question const&) = delete;
-
-  void answered() noexcept { answered_ = true; }
-
- private:
-  BrokerClient& client_;
-  bool answered_ = false;
+  async::Signal changed;
+  std::uint64_t question = 0;
+  base::Deadline until;
+  bool abandoned = false;
+  std::optional<base::Result<wire::Used>> answer;
 };
 
-async::Task<wire::Used> BrokerClient::use(wire::Use request, base::Deadline deadline) {
-  auto const turn = co_await turn_.enter();
+BrokerClient::BrokerClient(boost::asio::any_io_executor executor, net::Stream stream)
+    : executor_(executor),
+      changed_(executor),
+      asked_(executor),
+      silence_(executor, [this] { lose(); }),
+      stream_(std::move(stream)) {}
+
+BrokerClient::~BrokerClient() {
+  wipe(received_);
+}
+
+async::Task<wire::Used> BrokerClient::use(wire::Use request) {
   if (!stream_) co_return base::fail(base::Code::unavailable, "the credential broker is gone");
-  Question question(*this);
-  auto asking = ask(wire::encode_text(request) + "\n");
-  auto line = co_await async::with_deadline(deadline, std::move(asking));
-  if (!line) co_return base::fail(base::Code::unavailable, "the credential broker does not answer");
-  auto used = wire::decode_text<wire::Used>(*line, wire::UnknownKeys::ignore);
-  explicit_bzero(line->data(), line->size());
-  if (!used) {
-    co_return base::fail(base::Code::unavailable,
-                         "the credential broker answered with something else");
-  }
-  question.answered();
+  auto const mine = std::make_shared<Waiting>(executor_);
+  mine->question = request.question = ++asked_count_;
+  mine->until = base::system_clock().in(answer_within);
+  wire::append_text(outgoing_, request);
+  outgoing_ += '\n';
+  waiting_.push_back(mine);
+  if (waiting_.size() == 1) watch_oldest();
+  asked_.notify_all();
+
+  struct Leave {
+    Waiting& waiting;
+
+    ~Leave() { waiting.abandoned = true; }
+  } const leave{*mine};
+
+  while (!mine->answer)
+    co_await mine->changed.wait();
+  auto used = std::move(*mine->answer);
+  if (!used) co_return base::passing(used);
   if (!used->ok) co_return base::fail(base::code_named(used->code), used->message);
-  co_return std::move(*used);
+  co_return used;
+}
+
+boost::asio::awaitable<void> BrokerClient::run() {
+  async::TaskGroup both(executor_);
+  both.spawn("questions", send_questions());
+  both.spawn("answers", read_answers());
+  co_await both.join();
+}
+
+/// All that is asked in one turn of the loop goes in one write.
+boost::asio::awaitable<void> BrokerClient::send_questions() {
+  while (true) {
+    while (outgoing_.empty() || !stream_)
+      co_await asked_.wait();
+    auto const stream = stream_;
+    auto const text = std::exchange(outgoing_, {});
+    auto const sent = co_await stream->write_text(text);
+    if (!sent && stream == stream_) lose();
+  }
+}
+
+boost::asio::awaitable<void> BrokerClient::read_answers() {
+  std::array<char, 4096> buffer;
+  while (true) {
+    while (!stream_)
+      co_await changed_.wait();
+    auto const stream = stream_;
+    auto const got = co_await stream->read_some(buffer);
+    if (stream == stream_) {
+      if (got) received_.append(buffer.data(), *got);
+      // Its end, an endless answer, or words that nobody asked for.
+      if (!got || *got == 0 || !on_answers()) lose();
+    }
+    if (got) explicit_bzero(buffer.data(), *got);
+  }
+}
+
+bool BrokerClient::on_answers() {
+  std::size_t from = 0;
+  bool good = true;
+  while (good) {
+    auto const end = received_.find('\n', from);
+    if (end == std::string::npos) break;
+    good = on_answer(std::string_view(received_).substr(from, end - from));
+    from = end + 1;
+  }
+  if (good && from < received_.size()) {
+    received_.erase(0, from);
+  } else {
+    wipe(received_);
+  }
+  return good && received_.size() <= answer_bytes_max;
+}
+
+bool BrokerClient::on_answer(std::string_view line) {
+  if (waiting_.empty()) return false;
+  auto used = wire::decode_brief<wire::Used>(line, wire::UnknownKeys::ignore);
+  // An answer to another question than the oldest: nothing of this connection can be believed.
+  if (!used || used->question != waiting_.front()->question) return false;
+  auto const oldest = std::move(waiting_.front());
+  waiting_.pop_front();
+  watch_oldest();
+  if (oldest->abandoned) {
+    wipe(used->value);
+    return true;
+  }
+  oldest->answer.emplace(std::move(*used));
+  oldest->changed.notify_all();
+  return true;
+}
+
+void BrokerClient::watch_oldest() {
+  if (waiting_.empty()) {
+    silence_.cancel();
+  } else {
+    silence_.set(waiting_.front()->until);
+  }
 }
 
 void BrokerClient::lose() noexcept {
+  if (stream_) stream_->close();
   stream_.reset();
-  received_.clear();
+  wipe(received_);
+  outgoing_.clear();
+  silence_.cancel();
+  for (auto const& one : std::exchange(waiting_, {})) {
+    one->answer.emplace(
+        base::fail(base::Code::unavailable, "the credential broker does not answer"));
+    one->changed.notify_all();
+  }
   changed_.notify_all();
 }
 
-boost::asio::awaitable<void> BrokerClient::renew(net::Stream stream) {
-  if (stream_) stream_->close();
-  auto const turn = co_await turn_.enter();
+void BrokerClient::renew(net::Stream stream) {
+  lose();
   stream_ = std::move(stream);
-  received_.clear();
   changed_.notify_all();
+  asked_.notify_all();
 }
 
 boost::asio::awaitable<void> BrokerClient::wait_lost() {
-  while (stream_) {
-    if (stream_->native_handle() < 0) {
-      co_await changed_.wait();
-      continue;
-    }
-    // Only a look: what a question waits for stays where it is.
-    char byte = 0;
-    auto const got = ::recv(stream_->native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    bool const silent = got < 0 && (errno == EAGAIN || errno == EINTR);
-    if (!asking_ && !silent) {
-      // Its end, or words that nobody asked for.
-      lose();
-      co_return;
-    }
-    co_await async::race(changed_.wait(), async::sleep_for(look_every));
-  }
+  while (stream_)
+    co_await changed_.wait();
 }
 
 boost::asio::awaitable<void> BrokerClient::wait_connected() {
   while (!stream_)
     co_await changed_.wait();
-}
-
-async::Task<std::string> BrokerClient::ask(std::string line) {
-  auto sent = co_await stream_->write_text(line);
-  if (!sent) co_return base::passing(sent);
-  while (true) {
-    if (auto const end = received_.find('\n'); end != std::string::npos) {
-      auto answer = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      co_return answer;
-    }
-    if (received_.size() > answer_bytes_max)
-      co_return base::fail(base::Code::internal, "an endless answer");
-    std::array<char, 4096> buffer;
-    auto got = co_await stream_->read_some(buffer);
-    if (!got) co_return base::passing(got);
-    if (*got == 0) co_return base::fail(base::Code::unavailable, "closed");
-    received_.append(buffer.data(), *got);
-  }
 }
 
 }  // namespace gateway

@@ -1,25 +1,33 @@
 #pragma once
 
+#include "async/alarm.hpp"
 #include "async/task.hpp"
 #include "net/byte_stream.hpp"
 #include "wire/credential.hpp"
 
+#include <deque>
+
 namespace gateway {
 
-/// Asks the broker for one request's header. One question at a time over one connection that
-/// space-hostd made for this gateway; the broker knows us by our user id.
+/// Asks the broker for each request's header, over one connection that space-hostd made for this
+/// gateway; the broker knows us by our user id. Many questions may be under way: they are answered
+/// in their order, and each answer carries its question's number. No answer is kept: a value lives
+/// from its answer to the write of its request.
 class BrokerClient {
  public:
-  /// Perhaps without a connection at first: see renew().
-  explicit BrokerClient(boost::asio::any_io_executor executor, net::Stream stream = nullptr)
-      : turn_(executor), changed_(std::move(executor)), stream_(std::move(stream)) {}
+  /// Perhaps without a connection at first: see renew(). Works while run() does.
+  explicit BrokerClient(boost::asio::any_io_executor executor, net::Stream stream = nullptr);
+  ~BrokerClient();
 
   /// `unavailable` when the broker is gone or silent, `denied` / `not_found` when it refuses. Fails
   /// closed: no header, no request.
-  async::Task<wire::Used> use(wire::Use request, base::Deadline deadline);
+  async::Task<wire::Used> use(wire::Use request);
 
-  /// Takes the place of the former connection; a question that is under way there fails.
-  boost::asio::awaitable<void> renew(net::Stream stream);
+  /// Carries questions and answers until cancelled.
+  boost::asio::awaitable<void> run();
+
+  /// Takes the place of the former connection; questions that are under way there fail.
+  void renew(net::Stream stream);
 
   bool connected() const noexcept { return stream_ != nullptr; }
 
@@ -28,16 +36,23 @@ class BrokerClient {
   boost::asio::awaitable<void> wait_connected();
 
  private:
-  class Question;
+  struct Waiting;
 
-  async::Task<std::string> ask(std::string line);
-
+  boost::asio::awaitable<void> send_questions();
+  boost::asio::awaitable<void> read_answers();
+  bool on_answers();
+  bool on_answer(std::string_view line);
+  void watch_oldest();
   void lose() noexcept;
 
-  async::Turnstile turn_;
-  async::Signal changed_;
-  net::Stream stream_;
-  bool asking_ = false;
+  boost::asio::any_io_executor executor_;
+  async::Signal changed_;  // the connection
+  async::Signal asked_;
+  async::Alarm silence_;
+  std::shared_ptr<net::ByteStream> stream_;
+  std::uint64_t asked_count_ = 0;
+  std::deque<std::shared_ptr<Waiting>> waiting_;  // in the order of the questions
+  std::string outgoing_;
   std::string received_;
 };
 

@@ -1,6 +1,7 @@
 #include "gateway/control.hpp"
 
 #include "base/log.hpp"
+#include "wire/text.hpp"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -18,12 +19,13 @@ using namespace std::chrono_literals;
 constexpr std::size_t command_bytes_max = 8 << 20;
 constexpr std::size_t backlog_max = 4096;
 constexpr std::size_t names_per_event = 256;
+constexpr std::size_t events_bytes = 16 * 1024;
 constexpr auto coalesce_every = 1s;
 constexpr auto idle_after = 2s;
 
-/// Sends events to the worker in order. Decisions wait in a bounded queue; when it is full they are
-/// counted, and the count is sent as a record of its own, so that a gap in the audit is itself in
-/// the audit.
+/// Sends events to the worker in order, all that one turn of the loop brought in one write.
+/// Decisions wait in a bounded queue; when it is full they are counted, and the count is sent as a
+/// record of its own, so that a gap in the audit is itself in the audit.
 class EventSender final : public DecisionSink {
  public:
   explicit EventSender(asio::any_io_executor executor) : wake_(std::move(executor)) {}
@@ -53,7 +55,9 @@ class EventSender final : public DecisionSink {
   }
 
   void push(wire::GatewayEvent const& event) {
-    queue_.push_back(wire::encode_text(event) + "\n");
+    auto& line = queue_.emplace_back();
+    wire::append_text(line, event);
+    line += '\n';
     wake_.notify_all();
   }
 
@@ -62,13 +66,16 @@ class EventSender final : public DecisionSink {
       while (queue_.empty() || !stream_)
         co_await wake_.wait();
       auto const stream = stream_;  // shared: a new worker may replace it while we write
-      auto const line = queue_.front();
-      auto const sent = co_await stream->write_text(line);
+      std::string lines;
+      std::size_t count = 0;
+      while (count < queue_.size() && lines.size() < events_bytes)
+        lines += queue_[count++];
+      auto const sent = co_await stream->write_text(lines);
       if (!sent) {
         if (stream_ == stream) stream_.reset();
         continue;
       }
-      queue_.pop_front();
+      queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count));
       if (lost_ > 0 && queue_.size() < backlog_max / 2) {
         wire::GatewayEvent event;
         event.decision.emplace();
@@ -157,6 +164,7 @@ class GatewayProcess {
     services_.spawn("dns_streams", accept_queries(dns_stream));
     services_.spawn("renewals", take_renewals(gateway_, std::move(renewals)));
     services_.spawn("broker", watch_broker());
+    services_.spawn("credentials", gateway_.broker()->run());
     co_await obey(control);
     services_.cancel();
     co_await services_.join();

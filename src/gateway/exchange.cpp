@@ -1,3 +1,4 @@
+#include "async/alarm.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/guest_auth.hpp"
 #include "gateway/http1.hpp"
@@ -16,7 +17,6 @@ constexpr auto head_timeout = 30s;
 constexpr auto idle_timeout = 300s;
 constexpr auto connect_timeout = 10s;
 constexpr auto response_timeout = 300s;
-constexpr auto broker_timeout = 2s;
 constexpr std::size_t buffer_bytes = 16 * 1024;
 constexpr std::size_t path_shown_max = 256;
 
@@ -34,7 +34,7 @@ class Reader {
 
   /// False at the end of the stream.
   async::Task<bool> more() {
-    std::array<char, buffer_bytes> buffer;
+    [[clang::uninitialized]] std::array<char, buffer_bytes> buffer;
     auto const got = co_await stream_.read_some(buffer);
     if (!got) co_return std::unexpected(got.error());
     received_.append(buffer.data(), *got);
@@ -96,13 +96,14 @@ class HttpServer {
         flow_(flow),
         guest_(guest),
         reader_(guest, std::move(received)),
-        tls_(tls) {}
+        tls_(tls),
+        silence_(gateway.executor(), [this] { awaited_->close(); }) {}
 
   asio::awaitable<void> run() {
     while (true) {
-      auto reading = reader_.head();
-      auto text = co_await async::with_deadline(
-          base::system_clock().in(first_ ? head_timeout : idle_timeout), std::move(reading));
+      close_at(guest_, first_ ? head_timeout : idle_timeout);
+      auto text = co_await reader_.head();
+      silence_.cancel();
       first_ = false;
       if (!text && text.error().code() == base::Code::invalid_argument)
         co_await refuse(400, "malformed_request", text.error().message());
@@ -121,6 +122,13 @@ class HttpServer {
   }
 
  private:
+  /// Whoever is silent for so long is closed, which ends the wait for it. An alarm costs nothing
+  /// where a deadline around a coroutine costs more than the rest of a request.
+  void close_at(net::ByteStream& awaited, std::chrono::seconds after) {
+    awaited_ = &awaited;
+    silence_.set(base::system_clock().in(after));
+  }
+
   /// One request; false = the connection ends here.
   asio::awaitable<bool> serve(RequestHead head) {
     begin_record(head);
@@ -204,12 +212,11 @@ class HttpServer {
       if (!gateway_.broker())
         co_return base::fail(base::Code::unavailable, "there is no credential broker");
       wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
-      auto used =
-          co_await gateway_.broker()->use(std::move(use), base::system_clock().in(broker_timeout));
+      auto used = co_await gateway_.broker()->use(std::move(use));
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
-      auto const bare = used->value.substr(used->value.rfind(' ') + 1);
+      auto const bare = std::string_view(used->value).substr(used->value.rfind(' ') + 1);
       out.push_back({one.credential,
                      fmt::format("{}/{}", used->id, used->version),
                      std::make_unique<Scrubber>(bare)});
@@ -262,14 +269,16 @@ class HttpServer {
                                  std::vector<Injected>& injected) {
     record_.address = upstream_->address;
     auto text = serialise(head);
+    add_ready_body(head.body, text);
     auto const sent = co_await upstream_->stream->write_text(text);
     explicit_bzero(text.data(), text.size());
     for (auto& field : head.fields)
       if (!injected.empty()) explicit_bzero(field.value.data(), field.value.size());
     bool keep = false;
-    if (sent) {
+    if (sent && uploaded_) {
+      keep = co_await answer_from_upstream(head.method, decision, injected);
+    } else if (sent) {
       async::TaskGroup upload(gateway_.executor());
-      uploaded_ = false;
       upload.spawn("upload", send_body(head.body));
       keep = co_await answer_from_upstream(head.method, decision, injected);
       // An answer before the end of the request: the rest of the request has no reader any more.
@@ -289,6 +298,26 @@ class HttpServer {
       flow_.cut = {};
     }
     co_return keep&& head.keep_alive;
+  }
+
+  /// A body that is all here goes along with its head; so does none.
+  void add_ready_body(Framing framing, std::string& text) {
+    uploaded_ = framing.kind == Framing::Kind::none;
+    if (framing.kind != Framing::Kind::length || framing.length > reader_.received().size()) return;
+    auto const length = static_cast<std::size_t>(framing.length);
+    if (!gateway_.admit_bytes(length, 0)) {
+      upstream_->stream->close();
+      return;
+    }
+    std::string whole;
+    whole.reserve(text.size() + length);
+    whole += text;
+    whole += reader_.received().substr(0, length);
+    reader_.consume(length);
+    explicit_bzero(text.data(), text.size());
+    text = std::move(whole);
+    record_.up_bytes += length;
+    uploaded_ = true;
   }
 
   /// The guest's body, re-framed as it streams; back-pressure is the upstream's.
@@ -330,9 +359,9 @@ class HttpServer {
 
   asio::awaitable<std::optional<ResponseHead>> read_response_head(std::string_view method) {
     while (true) {
-      auto reading = upstream_->reader.head();
-      auto text = co_await async::with_deadline(base::system_clock().in(response_timeout),
-                                                std::move(reading));
+      close_at(*upstream_->stream, response_timeout);
+      auto text = co_await upstream_->reader.head();
+      silence_.cancel();
       if (!text || text->empty()) co_return std::nullopt;
       auto head = parse_response_head(*text, method);
       if (!head) {
@@ -444,7 +473,11 @@ class HttpServer {
 
   asio::awaitable<bool> send_piece(std::string_view content, bool chunked) {
     if (content.empty()) co_return true;
-    outgoing_ += chunked ? encode_chunk(content) : std::string(content);
+    if (chunked) {
+      outgoing_ += encode_chunk(content);
+    } else {
+      outgoing_ += content;
+    }
     if (outgoing_.size() < buffer_bytes) co_return true;
     co_return co_await flush();
   }
@@ -529,6 +562,8 @@ class HttpServer {
   wire::GatewayDecision record_;
   std::shared_ptr<domain::EgressPolicy const> policy_in_use_;
   std::unique_ptr<Upstream> upstream_;
+  net::ByteStream* awaited_ = nullptr;
+  async::Alarm silence_;  // of awaited_
 };
 
 }  // namespace

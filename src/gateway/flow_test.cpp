@@ -170,6 +170,7 @@ asio::awaitable<void> fake_broker(net::Stream stream, std::vector<std::string>* 
     used.header = "x-api-key";
     used.value = used.ok ? "sk-secret-value-0123" : "";
     used.id = "c1";
+    used.question = use ? use->question : 0;
     auto const sent = co_await stream->write_text(wire::encode_text(used) + "\n");
     if (!sent) co_return;
   }
@@ -191,6 +192,7 @@ class Rig {
     tasks.spawn("broker", fake_broker(std::move(theirs), &asked));
     gateway =
         std::make_unique<Gateway>(on, records, std::make_unique<BrokerClient>(on, std::move(ours)));
+    tasks.spawn("credentials", gateway->broker()->run());
     wire::GatewayStart start;
     start.sandbox = "i1";
     start.policy = policy(policy_rules, posture, binding, 1);

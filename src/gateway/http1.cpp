@@ -244,6 +244,22 @@ void write_framing(std::string& out, Framing const& framing) {
   if (framing.kind == Framing::Kind::chunked) out += "Transfer-Encoding: chunked\r\n";
 }
 
+/// What a head has besides its texts: version, status, port, framing, `Connection: Upgrade`.
+constexpr std::size_t fixed_bytes_max = 192;
+
+std::size_t size_of(std::vector<Field> const& fields) {
+  std::size_t size = 0;
+  for (auto const& field : fields)
+    size += field.name.size() + field.value.size() + 4;
+  return size;
+}
+
+void write_fields(std::string& out, std::vector<Field> const& fields) {
+  for (auto const& field : fields)
+    out.append(field.name).append(": ").append(field.value).append("\r\n");
+  out.append("\r\n");
+}
+
 }  // namespace
 
 bool same_name(std::string_view a, std::string_view b) noexcept {
@@ -357,33 +373,36 @@ base::Result<ResponseHead> parse_response_head(std::string_view bytes,
 }
 
 std::string serialise(RequestHead const& head) {
-  auto out = fmt::format("{} {}{}{} HTTP/1.1\r\n",
-                         head.method,
-                         head.path,
-                         head.query ? "?" : "",
-                         head.query.value_or(""));
+  std::string out;
+  // Never moved while it grows: a field may be a credential, and a copy would stay behind.
+  out.reserve(head.method.size() + head.path.size() + (head.query ? head.query->size() : 0) +
+              head.host->str().size() + head.upgrade.size() + fixed_bytes_max +
+              size_of(head.fields));
+  out.append(head.method).append(" ").append(head.path);
+  if (head.query) out.append("?").append(*head.query);
+  out.append(" HTTP/1.1\r\nHost: ").append(head.host->str());
   bool const default_port = head.port == 443 || head.port == 80;
-  out += default_port ? fmt::format("Host: {}\r\n", head.host->str())
-                      : fmt::format("Host: {}:{}\r\n", head.host->str(), head.port);
+  if (!default_port) out.append(fmt::format(":{}", head.port));
+  out.append("\r\n");
   write_framing(out, head.body);
   if (!head.upgrade.empty())
     out += fmt::format("Connection: Upgrade\r\nUpgrade: {}\r\n", head.upgrade);
-  for (auto const& field : head.fields)
-    out += fmt::format("{}: {}\r\n", field.name, field.value);
-  return out + "\r\n";
+  write_fields(out, head.fields);
+  return out;
 }
 
 std::string serialise(ResponseHead const& head) {
-  auto out = fmt::format("HTTP/1.1 {} {}\r\n", head.status, head.reason);
+  std::string out;
+  out.reserve(head.reason.size() + head.upgrade.size() + fixed_bytes_max + size_of(head.fields));
+  fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\n", head.status, head.reason);
   write_framing(out, head.body);
   if (!head.upgrade.empty()) {
     out += fmt::format("Connection: Upgrade\r\nUpgrade: {}\r\n", head.upgrade);
   } else if (!head.keep_alive || head.body.kind == Framing::Kind::until_close) {
     out += "Connection: close\r\n";
   }
-  for (auto const& field : head.fields)
-    out += fmt::format("{}: {}\r\n", field.name, field.value);
-  return out + "\r\n";
+  write_fields(out, head.fields);
+  return out;
 }
 
 BodyDecoder::BodyDecoder(Framing framing) noexcept

@@ -45,7 +45,7 @@ asio::awaitable<void> take_renewals(Gateway& gateway, os::Fd listener) {
     auto broker = co_await receive_one(gateway.executor(), std::move(peer));
     if (!broker) continue;
     auto stream = net::adopt_socket(gateway.executor(), std::move(broker));
-    if (stream) co_await gateway.broker()->renew(std::move(*stream));
+    if (stream) gateway.broker()->renew(std::move(*stream));
   }
 }
 

@@ -1,65 +1,95 @@
 #include "gateway/scrubber.hpp"
 
 #include <algorithm>
-
-#include <fmt/format.h>
+#include <cstring>
+#include <utility>
 
 namespace gateway {
 namespace {
 
 constexpr std::size_t value_bytes_min = 8;
+/// All forms of a value together, in its own length: 1 as it is, 4 × 3 percent, 2 JSON, 2 × 2 hex,
+/// 6 × less than 2 base64.
+constexpr std::size_t value_forms_max = 31;
+constexpr std::string_view lower_digits = "0123456789abcdef";
+constexpr std::string_view upper_digits = "0123456789ABCDEF";
+constexpr std::string_view base64_alphabet =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view base64url_alphabet =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-std::string base64(std::string_view bytes, std::string_view last_two) {
-  std::string const alphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789" + std::string(last_two);
-  std::string out;
+/// What is written here is a secret in other words.
+class Draft {
+ public:
+  explicit Draft(std::size_t bytes_max) { text_.reserve(bytes_max); }
+
+  ~Draft() { explicit_bzero(text_.data(), text_.size()); }
+
+  Draft(Draft const&) = delete;
+  Draft& operator=(Draft const&) = delete;
+
+  std::string& begin() {
+    text_.clear();
+    return text_;
+  }
+
+ private:
+  std::string text_;
+};
+
+void put_hex(std::string& out, char c, std::string_view digits) {
+  auto const byte = static_cast<unsigned char>(c);
+  out += digits[byte >> 4];
+  out += digits[byte & 15];
+}
+
+/// The base64 of the value as it looks after `before` (0 to 2) unknown bytes: the first characters
+/// that depend on those are left out, and so is what the text that follows would change.
+std::string_view base64_after(Draft& draft,
+                              std::string_view value,
+                              std::size_t before,
+                              std::string_view alphabet) {
+  auto& out = draft.begin();
   unsigned group = 0;
   unsigned bits = 0;
-  for (char const c : bytes) {
+  auto const add = [&](char c) {
     group = group << 8 | static_cast<unsigned char>(c);
     bits += 8;
     for (; bits >= 6; bits -= 6)
       out += alphabet[group >> (bits - 6) & 63];
-  }
-  return out;  // only whole sextets: what follows in the text would change the last one
+  };
+  for (std::size_t i = 0; i < before; ++i)
+    add('\0');
+  for (char const c : value)
+    add(c);
+  return std::string_view(out).substr(before == 0 ? 0 : before + 1);
 }
 
-/// The base64 of the value as it looks after `before` (0 to 2) unknown bytes: the first characters
-/// that depend on those are left out.
-std::string base64_after(std::string_view value, std::size_t before, std::string_view last_two) {
-  auto const text = base64(std::string(before, '\0') + std::string(value), last_two);
-  return text.substr(before == 0 ? 0 : before + 1);
-}
-
-std::string hex(std::string_view value, bool upper) {
-  std::string out;
-  for (char const c : value) {
-    auto const byte = static_cast<unsigned char>(c);
-    out += upper ? fmt::format("{:02X}", byte) : fmt::format("{:02x}", byte);
-  }
+std::string_view hex(Draft& draft, std::string_view value, std::string_view digits) {
+  auto& out = draft.begin();
+  for (char const c : value)
+    put_hex(out, c, digits);
   return out;
 }
 
-std::string percent(std::string_view value, bool upper) {
-  std::string out;
+/// `all`: every byte, also those that need it not.
+std::string_view percent(Draft& draft, std::string_view value, std::string_view digits, bool all) {
+  auto& out = draft.begin();
   for (char const c : value) {
     bool const plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                        std::string_view("-_.~").find(c) != std::string_view::npos;
-    out += plain ? std::string(1, c) : "%" + hex(std::string_view(&c, 1), upper);
+    if (plain && !all) {
+      out += c;
+    } else {
+      out += '%';
+      put_hex(out, c, digits);
+    }
   }
   return out;
 }
 
-/// Every byte, also those that need it not.
-std::string percent_all(std::string_view value, bool upper) {
-  std::string out;
-  for (char const c : value)
-    out += "%" + hex(std::string_view(&c, 1), upper);
-  return out;
-}
-
-std::string json_escaped(std::string_view value) {
-  std::string out;
+std::string_view json_escaped(Draft& draft, std::string_view value) {
+  auto& out = draft.begin();
   for (char const c : value) {
     if (c == '"' || c == '\\' || c == '/') out += '\\';
     out += c;
@@ -67,46 +97,145 @@ std::string json_escaped(std::string_view value) {
   return out;
 }
 
-}  // namespace
-
-Scrubber::Scrubber(std::string_view value) {
-  if (value.size() < value_bytes_min) return;
-  patterns_ = {std::string(value),
-               percent(value, false),
-               percent(value, true),
-               percent_all(value, false),
-               percent_all(value, true),
-               json_escaped(value),
-               hex(value, false),
-               hex(value, true)};
-  for (std::string_view last_two : {"+/", "-_"})
-    for (std::size_t before = 0; before < 3; ++before)
-      patterns_.push_back(base64_after(value, before, last_two));
-  std::ranges::sort(patterns_);
-  patterns_.erase(std::ranges::unique(patterns_).begin(), patterns_.end());
-  for (auto const& pattern : patterns_)
-    longest_ = std::max(longest_, pattern.size());
+std::size_t place_of(char first, char second) noexcept {
+  return (static_cast<std::size_t>(static_cast<unsigned char>(first)) << 2 ^
+          static_cast<unsigned char>(second)) &
+         1023;
 }
 
-void Scrubber::overwrite(std::string& text) {
-  for (auto const& pattern : patterns_) {
-    for (auto at = text.find(pattern); at != std::string::npos;
-         at = text.find(pattern, at + pattern.size())) {
-      text.replace(at, pattern.size(), pattern.size(), '*');
-      ++hits_;
+}  // namespace
+
+Scrubber::Scrubber(std::vector<std::string> const& values) {
+  std::size_t bytes = 0;
+  for (auto const& value : values)
+    bytes += value.size();
+  text_.reserve(bytes * value_forms_max);
+  patterns_.reserve(values.size() * 14);
+  for (auto const& value : values)
+    if (value.size() >= value_bytes_min) add_value(value);
+  if (!patterns_.empty()) prepare_search();
+}
+
+void Scrubber::add_value(std::string_view value) {
+  Draft draft(value.size() * 3);
+  add(value);
+  add(percent(draft, value, lower_digits, false));
+  add(percent(draft, value, upper_digits, false));
+  add(percent(draft, value, lower_digits, true));
+  add(percent(draft, value, upper_digits, true));
+  add(json_escaped(draft, value));
+  add(hex(draft, value, lower_digits));
+  add(hex(draft, value, upper_digits));
+  for (auto const alphabet : {base64_alphabet, base64url_alphabet})
+    for (std::size_t before = 0; before < 3; ++before)
+      add(base64_after(draft, value, before, alphabet));
+}
+
+Scrubber::~Scrubber() {
+  explicit_bzero(text_.data(), text_.size());
+}
+
+std::string_view Scrubber::pattern(std::size_t number) const {
+  auto const& span = patterns_[number];
+  return std::string_view(text_).substr(span.begin, span.size);
+}
+
+void Scrubber::add(std::string_view text) {
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    if (pattern(i) == text) return;
+  patterns_.push_back({text_.size(), text.size()});
+  begins_[static_cast<unsigned char>(text[0])] = true;
+  text_ += text;
+  longest_ = std::max(longest_, text.size());
+  shortest_ = shortest_ == 0 ? text.size() : std::min(shortest_, text.size());
+}
+
+/// Wu and Manber's search: of each pattern only the first `shortest_` bytes count, and two bytes of
+/// the text say how far the end of the next possible match is.
+void Scrubber::prepare_search() {
+  auto const farthest = std::min<std::size_t>(shortest_ - 1, 255);
+  skip_.fill(static_cast<std::uint8_t>(farthest));
+  for (std::size_t number = 0; number < patterns_.size(); ++number) {
+    auto const one = pattern(number);
+    for (std::size_t i = 1; i < shortest_; ++i) {
+      auto& skip = skip_[place_of(one[i - 1], one[i])];
+      auto const rest = std::min(shortest_ - 1 - i, farthest);
+      skip = std::min(skip, static_cast<std::uint8_t>(rest));
     }
   }
 }
 
+/// The size of the longest pattern with which `text` begins, or 0.
+std::size_t Scrubber::longest_at(std::string_view text) const {
+  std::size_t best = 0;
+  for (std::size_t number = 0; number < patterns_.size(); ++number) {
+    auto const one = pattern(number);
+    if (one.size() > best && text.starts_with(one)) best = one.size();
+  }
+  return best;
+}
+
+void Scrubber::overwrite(std::string& text) {
+  if (patterns_.empty()) return;
+  std::size_t overwritten = 0;  // up to here
+  // Behind the search, whose window must see the text as it came: a match may begin in another.
+  Span found;
+  auto const settle = [&] {
+    std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(found.begin), found.size, '*');
+  };
+  std::size_t end = shortest_ - 1;
+  while (end < text.size()) {
+    auto const skip = skip_[place_of(text[end - 1], text[end])];
+    if (skip > 0) {
+      end += skip;
+      continue;
+    }
+    auto const begin = end - (shortest_ - 1);
+    auto const size = longest_at(std::string_view(text).substr(begin));
+    if (size > 0) {
+      if (begin >= overwritten) {
+        settle();
+        found = {begin, size};
+        ++hits_;
+      } else {
+        found.size = std::max(found.size, begin + size - found.begin);
+      }
+      overwritten = found.begin + found.size;
+    }
+    ++end;
+  }
+  settle();
+}
+
 std::string Scrubber::pass(std::string_view bytes) {
   held_ += bytes;
-  if (longest_ == 0) return std::exchange(held_, {});
   overwrite(held_);
-  if (held_.size() < longest_) return {};
-  auto const safe = held_.size() - (longest_ - 1);
+  auto const held = beginning_at_end(held_);
+  if (held == 0) return std::exchange(held_, {});
+  auto const safe = held_.size() - held;
   auto out = held_.substr(0, safe);
   held_.erase(0, safe);
   return out;
+}
+
+/// How many bytes at the end could be the beginning of a pattern.
+std::size_t Scrubber::beginning_at_end(std::string_view text) const {
+  if (patterns_.empty()) return 0;
+  auto const most = std::min(text.size(), longest_ - 1);
+  for (auto size = most; size > 0; --size) {
+    auto const end = text.substr(text.size() - size);
+    if (!begins_[static_cast<unsigned char>(end[0])]) continue;
+    for (std::size_t number = 0; number < patterns_.size(); ++number)
+      if (pattern(number).starts_with(end)) return size;
+  }
+  return 0;
+}
+
+bool Scrubber::finds(std::string_view text) {
+  auto const before = hits_;
+  std::string copy(text);
+  overwrite(copy);
+  return hits_ > before;
 }
 
 std::string Scrubber::finish() {

@@ -42,6 +42,21 @@ TEST(Scrubber, FindsItSplitAtEveryPlace) {
   }
 }
 
+TEST(Scrubber, HoldsBackOnlyWhatMayBeABeginning) {
+  Scrubber scrubber(secret);
+  EXPECT_EQ(scrubber.pass("data: one\n\n"), "data: one\n\n");
+  EXPECT_EQ(scrubber.pass("data: sk-\"li"), "data: ");
+  EXPECT_EQ(scrubber.pass("ne\n\n"), "sk-\"line\n\n");
+  EXPECT_EQ(scrubber.finish(), "");
+  EXPECT_EQ(scrubber.hits(), 0U);
+}
+
+TEST(Scrubber, LooksForSeveralValues) {
+  Scrubber scrubber({std::string(secret), "another-value"});
+  EXPECT_EQ(scrubber.scrub("another-value"), std::string(13, '*'));
+  EXPECT_EQ(scrubber.scrub(secret), std::string(secret.size(), '*'));
+}
+
 TEST(Scrubber, LeavesOtherTextAlone) {
   Scrubber scrubber(secret);
   auto out = scrubber.pass("nothing to see");

@@ -67,6 +67,11 @@ class SocketStream final : public ByteStream {
 
   async::Task<void> write_all(std::span<char const> bytes) override {
     while (!bytes.empty()) {
+      // Most of what is written fits in the socket's buffer: no turn of the loop for that.
+      if (auto const now = send_now(bytes); now > 0) {
+        bytes = bytes.subspan(now);
+        continue;
+      }
       auto [error, count] =
           co_await socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()), as_result);
       if (error) co_return std::unexpected(error_of(error, "write"));
@@ -101,6 +106,13 @@ class SocketStream final : public ByteStream {
   Socket& socket() { return socket_; }
 
  private:
+  /// 0: not now, or never; a write that waits says which.
+  std::size_t send_now(std::span<char const> bytes) {
+    auto const sent =
+        ::send(native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent > 0 ? static_cast<std::size_t>(sent) : 0;
+  }
+
   Socket socket_;
   std::string peer_name_;
 };

@@ -1,9 +1,13 @@
+// The leaves' key is one of the old kind on purpose: see make_leaf_key().
+#define OPENSSL_SUPPRESS_DEPRECATED
+
 #include "tls/minter.hpp"
 
 #include "tls/context.hpp"
 
 #include <unordered_map>
 
+#include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <openssl/ssl.h>
@@ -28,6 +32,17 @@ using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
 
 std::unexpected<base::Error> failed(std::string_view step) {
   return base::fail(base::Code::internal, fmt::format("{}: {}", step, openssl_error()));
+}
+
+/// Of a key of the new kind OpenSSL 3.0 writes and reads the public half anew for each certificate
+/// that gets it, which takes ten times as long as signing; of the old kind it keeps what it has.
+Key make_leaf_key() {
+  std::unique_ptr<EC_KEY, Free<EC_KEY_free>> curve(EC_KEY_new_by_curve_name(NID_X9_62_prime256v1));
+  Key key(EVP_PKEY_new());
+  if (!curve || !key || EC_KEY_generate_key(curve.get()) != 1) return nullptr;
+  if (EVP_PKEY_assign_EC_KEY(key.get(), curve.get()) != 1) return nullptr;
+  static_cast<void>(curve.release());
+  return key;
 }
 
 bool set_serial(X509* certificate) {
@@ -81,7 +96,7 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
 
   base::Result<void> begin(std::string const& label) {
     authority_key_ = Key(EVP_EC_gen("P-256"));
-    leaf_key_ = Key(EVP_EC_gen("P-256"));
+    leaf_key_ = make_leaf_key();
     authority_ = Certificate(X509_new());
     context_ = make_context(true);
     if (!authority_key_ || !leaf_key_ || !authority_ || !context_) return failed("make a key");
@@ -116,7 +131,7 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
     char* data = nullptr;
     auto const size = BIO_get_mem_data(bio.get(), &data);
     authority_pem_.assign(data, static_cast<std::size_t>(size));
-    return make_pattern();
+    return make_extensions();
   }
 
   std::string const& authority_pem() const noexcept override { return authority_pem_; }
@@ -155,39 +170,44 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
     return minted.until > steady && drift < drift_max && drift > -drift_max;
   }
 
-  /// What all leaves have in common is made once: setting a public key costs ten times as much as
-  /// signing.
-  base::Result<void> make_pattern() {
-    pattern_ = Certificate(X509_new());
-    auto* const leaf = pattern_.get();
-    bool const good =
-        leaf != nullptr && X509_set_version(leaf, X509_VERSION_3) == 1 && set_serial(leaf) &&
-        set_times(leaf, clock_.wall_now()) && X509_set_pubkey(leaf, leaf_key_.get()) == 1 &&
-        X509_set_issuer_name(leaf, X509_get_subject_name(authority_.get())) == 1 &&
-        add_constant(leaf, authority_.get(), NID_basic_constraints, "critical,CA:FALSE") &&
-        add_constant(leaf, authority_.get(), NID_key_usage, "critical,digitalSignature") &&
-        add_constant(leaf, authority_.get(), NID_ext_key_usage, "serverAuth") &&
-        add_constant(leaf, authority_.get(), NID_authority_key_identifier, "keyid:always") &&
-        // Only a whole certificate can be copied; the signature is replaced in each copy.
-        X509_sign(leaf, authority_key_.get(), EVP_sha256()) > 0;
-    if (!good) return failed("make the pattern of certificates");
+  /// What all leaves have in common beside the key.
+  base::Result<void> make_extensions() {
+    auto* const issuer = authority_.get();
+    common_ = Certificate(X509_new());
+    auto* const common = common_.get();
+    bool const good = common != nullptr &&
+                      add_constant(common, issuer, NID_basic_constraints, "critical,CA:FALSE") &&
+                      add_constant(common, issuer, NID_key_usage, "critical,digitalSignature") &&
+                      add_constant(common, issuer, NID_ext_key_usage, "serverAuth") &&
+                      add_constant(common, issuer, NID_authority_key_identifier, "keyid:always");
+    if (!good) return failed("make the extensions of certificates");
     return {};
   }
 
+  bool add_common(X509* leaf) const {
+    for (int i = 0; i < X509_get_ext_count(common_.get()); ++i)
+      if (X509_add_ext(leaf, X509_get_ext(common_.get(), i), -1) != 1) return false;
+    return true;
+  }
+
   base::Result<Certificate> mint(std::string const& host) {
-    Certificate leaf(X509_dup(pattern_.get()));
-    bool const good = leaf && set_serial(leaf.get()) && set_times(leaf.get(), clock_.wall_now()) &&
-                      add_name(leaf.get(), host) &&
-                      X509_sign(leaf.get(), authority_key_.get(), EVP_sha256()) > 0;
+    Certificate made(X509_new());
+    auto* const leaf = made.get();
+    bool const good = leaf != nullptr && X509_set_version(leaf, X509_VERSION_3) == 1 &&
+                      set_serial(leaf) && set_times(leaf, clock_.wall_now()) &&
+                      X509_set_pubkey(leaf, leaf_key_.get()) == 1 &&
+                      X509_set_issuer_name(leaf, X509_get_subject_name(authority_.get())) == 1 &&
+                      add_common(leaf) && add_name(leaf, host) &&
+                      X509_sign(leaf, authority_key_.get(), EVP_sha256()) > 0;
     if (!good) return failed("make a certificate");
-    return leaf;
+    return made;
   }
 
   base::Clock const& clock_;
   Key authority_key_;
   Key leaf_key_;
   Certificate authority_;
-  Certificate pattern_;
+  Certificate common_;  // carries the extensions that all leaves have
   Context context_;
   std::string authority_pem_;
   std::unordered_map<std::string, Minted> minted_;

@@ -62,8 +62,10 @@ class TlsStream final : public net::ByteStream {
       if (why == SSL_ERROR_ZERO_RETURN) co_return std::size_t{0};
       if (why != SSL_ERROR_WANT_READ)
         co_return base::fail(base::Code::unavailable, "TLS read: " + openssl_error());
-      auto const sent = co_await send_pending();
-      if (!sent) co_return std::unexpected(sent.error());
+      if (BIO_ctrl_pending(out_) > 0) {
+        auto const sent = co_await send_pending();
+        if (!sent) co_return std::unexpected(sent.error());
+      }
       auto const more = co_await receive();
       if (!more) co_return std::unexpected(more.error());
       // Without close_notify the end may be an attacker's: whoever needs to know must not take it
@@ -118,7 +120,8 @@ class TlsStream final : public net::ByteStream {
   }
 
   async::Task<bool> receive() {
-    std::array<char, record_bytes> buffer;  // in the coroutine's frame, so only while a read waits
+    // In the coroutine's frame, so only while a read waits.
+    [[clang::uninitialized]] std::array<char, record_bytes> buffer;
     auto const count = co_await below_->read_some(buffer);
     if (!count) co_return std::unexpected(count.error());
     std::size_t written = 0;

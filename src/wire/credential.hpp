@@ -10,7 +10,7 @@
 ///   PUT    /leases            Lease → 204               (worker; replaces one of the same sandbox and credential)
 ///   DELETE /leases/{sandbox}        → 204               (worker; also ?credential=NAME)
 /// use.sock (JSON lines; gateways, told apart by their user id):
-///   Use → Used
+///   Use → Used               (answered in the order of the questions)
 namespace wire {
 
 /// Where a credential may go. Belongs to the credential; a policy can only narrow it.
@@ -64,9 +64,10 @@ struct Use {
   std::uint16_t port = 443;
   std::string method;
   std::string path;
-  static bool required(std::string_view) { return true; }
+  std::uint64_t question = 0;  // comes back in the answer: many may be under way
+  static bool required(std::string_view field) { return field != "question"; }
 };
-BOOST_DESCRIBE_STRUCT(Use, (), (credential, scheme, host, port, method, path))
+BOOST_DESCRIBE_STRUCT(Use, (), (credential, scheme, host, port, method, path, question))
 
 struct Used {
   bool ok = false;
@@ -76,7 +77,8 @@ struct Used {
   std::string value;
   std::string id;       // credential id and version, for the audit
   std::uint32_t version = 0;
+  std::uint64_t question = 0;
 };
-BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version))
+BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version, question))
 
 }  // namespace wire
