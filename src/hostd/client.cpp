@@ -52,6 +52,8 @@ base::Result<Received> ask(std::string const& path,
       return base::fail(base::Code::conflict, "the slot is in use", reason);
     case Status::failed:
       return base::fail(base::Code::internal, "space-hostd could not do it", reason);
+    case Status::altered:
+      return base::fail(base::Code::denied, "somebody changed the packet rules", reason);
   }
   bool const machine =
       request.action == Action::start_vmm || request.action == Action::attach_vmm;
@@ -189,6 +191,20 @@ base::Result<void> Client::let_through(std::uint32_t slot, Passage const& passag
   request.passage = passage;
   auto got = ask(path_, request, 0);
   if (!got) return base::passing(got, "change what a slot lets through");
+  return {};
+}
+
+base::Result<void> Client::check_rules(std::uint32_t slot, Passage const& passage) const {
+  auto request = request_for(Action::check_rules, slot);
+  request.passage = passage;
+  auto got = ask(path_, request, 0);
+  if (!got) return base::passing(got, "check a slot's rules");
+  return {};
+}
+
+base::Result<void> Client::check_uplink() const {
+  auto got = ask(path_, request_for(Action::check_uplink, 0), 0);
+  if (!got) return base::passing(got, "check the uplink's rules");
   return {};
 }
 

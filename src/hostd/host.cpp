@@ -78,6 +78,7 @@ base::Result<std::unique_ptr<Host>> Host::open(wire::Config config) {
   if (host->config_.uplink == "host") {
     // Without it machines run all the same; a gateway's start tries again and tells why.
     auto made = ensure_uplink(host->config_);
+    host->rule_watch_.uplink_made(host->config_);
     if (!made)
       base::log::error("uplink_not_made",
                        {{"why", made.error().message()}, {"detail", made.error().detail()}});
@@ -172,6 +173,10 @@ Answer Host::handle(Request const& request, Passed passed) {
       return renew_broker(request.slot);
     case Action::let_through:
       return let_through(request.slot, request.passage);
+    case Action::check_rules:
+      return check_rules(request.slot, request.passage);
+    case Action::check_uplink:
+      return check_uplink();
     case Action::end_vmm:
       break;
   }
@@ -213,6 +218,7 @@ Answer Host::make_slot(std::uint32_t slot) {
   Kept kept;
   kept.netns = std::move(network->netns);
   kept.tap = std::move(network->tap);
+  kept.rules = RuleState(network->rules_generation);
   kept_.insert_or_assign(slot, std::move(kept));
   return plain(Status::ok);
 }

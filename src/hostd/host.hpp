@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hostd/rule_watch.hpp"
 #include "hostd/slot_files.hpp"
 #include "hostd/validate.hpp"
 #include "os/cgroup.hpp"
@@ -59,6 +60,7 @@ class Host {
     os::Fd pidfd;
     bool child = false;
     std::optional<int> wait_status;
+    RuleState rules;
   };
 
   struct KeptGateway {
@@ -89,6 +91,8 @@ class Host {
   Answer end_gateway(std::uint32_t slot);
   Answer renew_broker(std::uint32_t slot);
   Answer let_through(std::uint32_t slot, Passage const& passage);
+  Answer check_rules(std::uint32_t slot, Passage const& passage);
+  Answer check_uplink();
   base::Result<Answer> try_start_gateway(std::uint32_t slot);
   base::Result<void> launch_gateway(std::uint32_t slot, int errors);
   base::Result<void> connect_gateway(std::uint32_t slot, Answer& answer);
@@ -135,11 +139,14 @@ class Host {
   base::Result<int> netns_of(std::uint32_t slot);
   void describe(std::uint32_t slot, Reply& reply);
 
+  bool watches_rules() const;
+
   wire::Config config_;
   std::string directory_;  // <run>/hostd
   std::unique_ptr<os::ControlGroups> groups_;
   std::map<std::uint32_t, Kept> kept_;
   std::map<std::uint32_t, KeptGateway> gateways_;
+  RuleWatch rule_watch_;
   os::Fd gateway_view_;
   std::string gateway_view_key_;
   os::Fd firecracker_view_;

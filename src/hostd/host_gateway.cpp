@@ -173,7 +173,8 @@ Answer Host::renew_broker(std::uint32_t slot) {
 Answer Host::let_through(std::uint32_t slot, Passage const& passage) {
   auto netns = netns_of(slot);
   if (!netns) return answer_of(Status::absent, "no such slot");
-  auto changed = hostd::let_through(os::FdRef(*netns), passage);
+  auto const change = [&] { return hostd::let_through(os::FdRef(*netns), passage); };
+  auto changed = kept_[slot].rules.change(os::FdRef(*netns), change, &passage);
   if (!changed) return failed(changed.error(), "passage_not_changed", slot);
   return answer_of(Status::ok);
 }

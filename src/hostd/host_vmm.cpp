@@ -183,7 +183,9 @@ base::Result<Answer> Host::try_start(Request const& request, Files opened) {
   if (request.machine.net_bytes_per_s_max > 0) {
     auto netns = netns_of(slot);
     if (!netns) return base::passing(netns);
-    step = limit_network(os::FdRef(*netns), request.machine.net_bytes_per_s_max);
+    step = kept_[slot].rules.change(os::FdRef(*netns), [&] {
+      return limit_network(os::FdRef(*netns), request.machine.net_bytes_per_s_max);
+    });
   }
   if (step) step = groups_->make(group_of(slot), limits_for(request.machine, opened.disk));
   if (step && SPACE_FAULT("hostd.vmm.group_made"))

@@ -41,6 +41,9 @@ enum class Action : std::uint32_t {
                 // other user)
   renew_broker,  // slot → its gateway has a new connection to the broker; absent while none listens
   let_through,  // slot, passage → in force: what of the guest's packets may go to its gateway
+  check_rules,  // slot, passage → ok when the slot's packet rules are exactly ours; altered when
+                // somebody changed or flushed them
+  check_uplink,  // slot 0 → ok, or altered: the uplink's rules were changed, and are ours again
 };
 
 enum class Status : std::int32_t {
@@ -49,6 +52,7 @@ enum class Status : std::int32_t {
   absent = 2,   // no such slot or VMM
   busy = 3,     // slot exists already, or a VMM lives there
   failed = 4,   // the kernel said no: see `reason`
+  altered = 5,  // somebody else changed rules that are ours
 };
 
 enum class Accelerator : std::uint32_t { tcg = 0, kvm = 1 };
@@ -81,6 +85,7 @@ struct Machine {
 struct Network {
   std::uint32_t address = 0;  // host byte order, no bits beyond the length
   std::uint32_t bits = 0;
+  friend bool operator==(Network const&, Network const&) = default;
 };
 
 inline constexpr std::size_t networks_max = 128;
@@ -90,6 +95,7 @@ struct Passage {
   std::uint32_t named = 0;  // 1: TCP ports 80 and 443 of any address
   std::uint32_t count = 0;
   std::array<Network, networks_max> networks{};  // TCP to any port; zero beyond `count`
+  friend bool operator==(Passage const&, Passage const&) = default;
 };
 
 struct Request {

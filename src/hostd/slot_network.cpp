@@ -100,7 +100,10 @@ base::Result<SlotNetwork> make_slot_network() {
   if (!link) return base::passing(link);
   auto configured = configure_links(*netlink, *loopback, *link);
   if (!configured) return base::passing(configured);
-  return SlotNetwork{.netns = std::move(*netns), .tap = std::move(*tap)};
+  auto generation = rules_generation();
+  if (!generation) return base::passing(generation);
+  return SlotNetwork{
+      .netns = std::move(*netns), .tap = std::move(*tap), .rules_generation = *generation};
 }
 
 base::Result<os::Fd> reopen_tap(os::FdRef netns) {

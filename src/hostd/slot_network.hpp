@@ -17,6 +17,7 @@ inline constexpr int host_mark = 2;
 struct SlotNetwork {
   os::Fd netns;
   os::Fd tap;
+  std::uint32_t rules_generation = 0;  // with exactly our rules in it
 };
 
 /// Makes a namespace with everything in it; rules are loaded before the tap is up. Nobody knows it

@@ -81,10 +81,11 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   auto const action = request.action;
   if (!in(static_cast<std::uint32_t>(action),
           static_cast<std::uint32_t>(Action::hello),
-          static_cast<std::uint32_t>(Action::let_through))) {
+          static_cast<std::uint32_t>(Action::check_uplink))) {
     return "action: unknown";
   }
-  if (action == Action::hello ? request.slot != 0 : request.slot >= bounds.slots)
+  bool const of_no_slot = action == Action::hello || action == Action::check_uplink;
+  if (of_no_slot ? request.slot != 0 : request.slot >= bounds.slots)
     return "slot: out of range";
   if (action == Action::dial ? !in(request.port, 1, 65'535) : request.port != 0)
     return "port: 1 to 65535, for dial only";
@@ -95,11 +96,11 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
     auto const engine = fault_in_engine(request.machine, bounds.firecracker);
     return !engine.empty() ? engine : fault_in_machine(request.machine, bounds.kvm);
   }
-  if (action == Action::let_through) {
+  if (action == Action::let_through || action == Action::check_rules) {
     auto const passage = fault_in_passage(request.passage);
     if (!passage.empty()) return passage;
   } else if (request.passage.count != 0 || request.passage.named != 0) {
-    return "passage: for let_through only";
+    return "passage: for let_through and check_rules only";
   }
   if (request.epoch != 0) return "epoch: for start_vmm only";
   if (request.sandbox != std::array<char, 24>{}) return "sandbox: for start_vmm only";

@@ -4,6 +4,7 @@
 
 #include "hostd/gateway_sockets.hpp"
 #include "hostd/nft.hpp"
+#include "hostd/rule_watch.hpp"
 #include "hostd/slot_network.hpp"
 #include "integration/hostd_fixture.hpp"
 #include "integration/tap_peer.hpp"
@@ -467,6 +468,66 @@ TEST_F(Slot, ForwardsNothingEvenWhenForwardingIsSwitchedOn) {
   // The control: with that taken away too, the rig does see what leaves.
   run_inside("ip rule del pref 10");
   EXPECT_GT(leaks(), 0);
+}
+
+/// What somebody with root on the host may do to a slot's rules.
+constexpr char const* changes_of_strangers[] = {
+    "nft flush ruleset",
+    "nft delete table netdev guard",
+    "nft flush chain inet steer pre",
+    "nft add element netdev guard dst_policy '{ 203.0.113.0/24 }'",
+    "nft insert rule netdev guard from_guest accept",
+    "nft add rule netdev guard budget_in accept",
+    "nft add table ip nat",
+};
+
+TEST_F(Slot, ItsRulesAreKnownToBeOursUntilSomebodyChangesThem) {
+  hostd::RuleWatch watch;
+  for (auto const* change : changes_of_strangers) {
+    SetUp();
+    hostd::RuleState state(inside([] { return hostd::rules_generation().value_or(0); }));
+    auto const ours = [&] { return watch.slot_is_ours(netns_, state, {}).value_or(false); };
+    EXPECT_TRUE(ours()) << change;
+    peer_->send_ip({}, icmp(8, 1));  // counts grow; that is no change
+    EXPECT_TRUE(gateway_answers());
+    EXPECT_TRUE(ours()) << change;
+    run_inside(change);
+    EXPECT_FALSE(ours()) << change;
+    EXPECT_FALSE(ours()) << change << ", asked again";
+  }
+}
+
+TEST_F(Slot, AChangeThatWasTakenBackIsNone) {
+  hostd::RuleWatch watch;
+  hostd::RuleState state(inside([] { return hostd::rules_generation().value_or(0); }));
+  run_inside("nft add table ip nat && nft delete table ip nat");
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, {}).value_or(false));
+}
+
+TEST_F(Slot, ChangesOfOurOwnAreKnownAlsoToTheNextHostd) {
+  hostd::RuleWatch watch;
+  hostd::RuleState state(inside([] { return hostd::rules_generation().value_or(0); }));
+  hostd::Passage passage;
+  passage.named = 1;
+  passage.count = 2;
+  passage.networks[0] = {.address = 0xcb007100, .bits = 24};
+  passage.networks[1] = {.address = 0xcb007180, .bits = 25};  // within the first
+  auto const told =
+      state.change(netns_, [&] { return hostd::let_through(netns_, passage); }, &passage);
+  ASSERT_TRUE(told);
+  auto const limited = state.change(netns_, [&] { return hostd::limit_network(netns_, 8192); });
+  ASSERT_TRUE(limited);
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, passage).value_or(false));
+  EXPECT_FALSE(watch.slot_is_ours(netns_, state, {}).value_or(true)) << "another passage";
+
+  hostd::RuleWatch another;
+  hostd::RuleState unknown;
+  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}).value_or(true));
+  EXPECT_TRUE(another.slot_is_ours(netns_, unknown, passage).value_or(false));
+  // Somebody's change beside one of ours is not covered by it.
+  run_inside("nft add table ip nat");
+  ASSERT_TRUE(unknown.change(netns_, [&] { return hostd::let_through(netns_, {}); }, &passage));
+  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}).value_or(true));
 }
 
 TEST_F(Slot, PolicesBothDirectionsToItsBudget) {

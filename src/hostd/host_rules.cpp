@@ -1,0 +1,56 @@
+// The actions of Host that look whether packet rules are still ours.
+
+#include "base/log.hpp"
+#include "hostd/host.hpp"
+
+#include <unistd.h>
+
+namespace hostd {
+namespace {
+
+Answer answer_of(Status status, std::string_view reason = {}) {
+  Answer answer;
+  answer.reply.status = status;
+  reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
+  return answer;
+}
+
+Answer failed(base::Error const& error) {
+  base::log::error("rules_not_checked", {{"why", error.message()}, {"detail", error.detail()}});
+  return answer_of(Status::failed, error.message());
+}
+
+}  // namespace
+
+/// Whoever has root may say that he is about to change rules himself, as the attack suites do: only
+/// root can make this file, and root could change the rules anyway.
+bool Host::watches_rules() const {
+  return ::access((directory_ + "/rules-unwatched").c_str(), F_OK) != 0;
+}
+
+Answer Host::check_rules(std::uint32_t slot, Passage const& passage) {
+  if (state_of(slot) == SlotState::absent) return answer_of(Status::absent, "no such slot");
+  if (!watches_rules()) return answer_of(Status::ok);
+  auto netns = netns_of(slot);
+  if (!netns) return failed(netns.error());
+  auto ours = rule_watch_.slot_is_ours(os::FdRef(*netns), kept_[slot].rules, passage);
+  if (!ours) return failed(ours.error());
+  if (*ours) return answer_of(Status::ok);
+  base::log::error("slot_rules_altered", {{"slot", slot}});
+  return answer_of(Status::altered, "the slot's rules are not ours");
+}
+
+Answer Host::check_uplink() {
+  if (config_.uplink != "host" || !watches_rules()) return answer_of(Status::ok);
+  auto ours = rule_watch_.uplink_is_ours(config_);
+  if (!ours) return failed(ours.error());
+  if (*ours) return answer_of(Status::ok);
+  // Not left as it is until somebody looks: a firewall that is reloaded on the host takes all
+  // tables along, and the namespace's own rules refuse the same until ours are back.
+  auto mended = rule_watch_.mend_uplink(config_);
+  if (!mended) return failed(mended.error());
+  base::log::error("uplink_rules_altered", {{"mended", true}});
+  return answer_of(Status::altered, "the uplink's rules were not ours; they are again");
+}
+
+}  // namespace hostd
