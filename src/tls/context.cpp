@@ -1,7 +1,6 @@
 #include "tls/context.hpp"
 
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 
 namespace tls {
@@ -94,15 +93,8 @@ base::Result<std::shared_ptr<ClientContext>> ClientContext::from_pem(std::string
   ERR_clear_error();
   auto context = make_context(false);
   if (!context) return base::fail(base::Code::internal, "make a TLS context: " + openssl_error());
-  std::unique_ptr<BIO, decltype(&BIO_free_all)> const bio(
-      BIO_new_mem_buf(ca_pem.data(), static_cast<int>(ca_pem.size())), &BIO_free_all);
-  int added = 0;
-  while (auto* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
-    added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), certificate);
-    X509_free(certificate);
-  }
-  ERR_clear_error();
-  if (added == 0) return base::fail(base::Code::invalid_argument, "no certificate in the text");
+  if (trust_when_met(context.get(), ca_pem) == 0)
+    return base::fail(base::Code::invalid_argument, "no certificate in the text");
   return finish_client(std::move(context));
 }
 

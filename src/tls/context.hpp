@@ -47,6 +47,10 @@ Context make_context(bool server);
 /// Offers and takes http/1.1 only.
 void offer_http_1_1(ssl_ctx_st* context);
 
+/// The client trusts the certificates of this text, each of which is read when a server's chain
+/// leads to it. How many there are; 0 when it cannot be done.
+std::size_t trust_when_met(ssl_ctx_st* context, std::string const& pem);
+
 /// The oldest entry of OpenSSL's error queue as text, which is emptied.
 std::string openssl_error();
 

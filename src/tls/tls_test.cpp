@@ -137,6 +137,40 @@ TEST(Tls, AnotherAuthorityIsNotTrusted) {
   });
 }
 
+/// Among others, in any order, beside one of the same name and beside what is no certificate.
+TEST(Tls, TrustsExactlyTheAuthoritiesOfAText) {
+  TempDir const other;
+  ASSERT_TRUE(ensure_certificates(other.path, "space.localhost"));
+  auto const ours = content_of(installation().dir.path + "/ca.pem");
+  auto const same_name = content_of(other.path + "/ca.pem");
+  auto const system = content_of("/etc/ssl/certs/ca-certificates.crt");
+  std::string const junk =
+      "-----BEGIN CERTIFICATE-----\nMAMCAQU=\n-----END CERTIFICATE-----\n"
+      "-----BEGIN NOTHING-----\nMAMCAQU=\n-----END NOTHING-----\n";
+  async::run_test([&]() -> Awaitable {
+    for (auto const& text : {ours,
+                             system + ours,
+                             ours + system,
+                             same_name + ours,
+                             ours + same_name,
+                             junk + ours,
+                             ours + ours}) {
+      auto const context = ClientContext::from_pem(text);
+      EXPECT_TRUE(context);
+      // Twice: read the first time, and known the second.
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ((co_await ask(*context, "space.localhost", "hi")).value_or("?"), "hi");
+      EXPECT_FALSE(co_await ask(*context, "other.localhost", "hi"));
+    }
+    for (auto const& text : {same_name, system + same_name}) {
+      auto const answer = co_await ask(*ClientContext::from_pem(text), "space.localhost", "hi");
+      EXPECT_FALSE(answer);
+    }
+  });
+  for (auto const& text : {std::string(), junk, std::string("no PEM at all")})
+    EXPECT_FALSE(ClientContext::from_pem(text));
+}
+
 TEST(Tls, ASilentPeerEndsTheHandshakeAtItsDeadline) {
   async::run_test([]() -> Awaitable {
     auto executor = co_await asio::this_coro::executor;
