@@ -1,10 +1,15 @@
+#include "cli/teardown.hpp"
+
 #include "async/task.hpp"
+#include "base/id.hpp"
 #include "base/log.hpp"
 #include "cli/layout.hpp"
 #include "cli/up.hpp"
 #include "hostd/client.hpp"
 #include "http/client.hpp"
 #include "wire/worker.hpp"
+
+#include <filesystem>
 
 #include <boost/asio/this_coro.hpp>
 #include <unistd.h>
@@ -14,13 +19,32 @@
 namespace cli {
 namespace {
 
-namespace asio = boost::asio;
+namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 struct Listing {
   std::vector<wire::WorkerSandbox> sandboxes;
 };
 BOOST_DESCRIBE_STRUCT(Listing, (), (sandboxes))
+
+/// As the platform says it.
+struct NotSuspended {
+  std::string sandbox, why;
+};
+BOOST_DESCRIBE_STRUCT(NotSuspended, (), (sandbox, why))
+
+struct Report {
+  std::uint64_t suspended = 0;
+  std::vector<NotSuspended> failed;
+};
+BOOST_DESCRIBE_STRUCT(Report, (), (suspended, failed))
+
+/// Of a journal's entry, what tells a machine that was made ahead from a sandbox.
+struct Noted {
+  std::string sandbox;
+  bool internal = false;
+};
+BOOST_DESCRIBE_STRUCT(Noted, (), (sandbox, internal))
 
 class Worker {
  public:
@@ -30,7 +54,7 @@ class Worker {
 
   async::Task<Listing> list();
   asio::awaitable<void> end(std::string sandbox, std::uint64_t epoch, base::Deadline deadline);
-  asio::awaitable<void> suspend(std::string sandbox, std::uint64_t epoch, base::Deadline deadline);
+  asio::awaitable<void> suspend(wire::WorkerSandbox which, base::Deadline deadline, Report* report);
 
  private:
   http::Client client_;
@@ -58,20 +82,22 @@ asio::awaitable<void> Worker::end(std::string sandbox,
   }
 }
 
-asio::awaitable<void> Worker::suspend(std::string sandbox,
-                                      std::uint64_t epoch,
-                                      base::Deadline deadline) {
+asio::awaitable<void> Worker::suspend(wire::WorkerSandbox which,
+                                      base::Deadline deadline,
+                                      Report* report) {
   http::RequestHead head{"POST",
-                         fmt::format("/sandboxes/{}/suspend", sandbox),
+                         fmt::format("/sandboxes/{}/suspend", which.sandbox),
                          {{"Host", "worker"}, {"Content-Type", "application/json"}}};
-  auto body = wire::encode_text(wire::Epoch{epoch});
+  auto body = wire::encode_text(wire::Epoch{which.epoch});
   auto done = co_await client_.request(std::move(head), std::move(body), deadline);
   if (done && done->status / 100 == 2) {
-    base::log::info("sandbox_suspended", {{"sandbox", sandbox}});
-  } else {
-    base::log::warn("sandbox_not_suspended",
-                    {{"sandbox", sandbox}, {"reason", done ? done->body : done.error().message()}});
+    ++report->suspended;
+    base::log::info("sandbox_suspended", {{"sandbox", which.sandbox}});
+    co_return;
   }
+  auto const why = done ? done->body : done.error().message();
+  report->failed.push_back({which.sandbox, why});
+  base::log::warn("sandbox_not_suspended", {{"sandbox", which.sandbox}, {"reason", why}});
 }
 
 /// The platform does it as for anybody who asks, with rows and operations. Its answer as it is.
@@ -88,29 +114,34 @@ async::Task<std::string> suspend_by_platform(wire::Config config) {
 }
 
 /// Without the platform: its worker alone. A controller finds them suspended at the next start.
-asio::awaitable<void> suspend_by_worker(Worker* worker, std::vector<wire::WorkerSandbox> list) {
+asio::awaitable<std::string> suspend_by_worker(Worker* worker,
+                                               std::vector<wire::WorkerSandbox> list) {
+  Report report;
   async::TaskGroup group(co_await asio::this_coro::executor);
   auto const deadline = base::system_clock().in(100s);
   for (auto const& one : list) {
     if (one.state == "running" || one.state == "paused")
-      group.spawn("suspend", worker->suspend(one.sandbox, one.epoch, deadline));
+      group.spawn("suspend", worker->suspend(one, deadline, &report));
   }
   co_await group.join();
+  co_return wire::encode_text(report);
 }
 
 asio::awaitable<void> suspend_what_runs(wire::Config config, Worker* worker) {
   auto report = co_await suspend_by_platform(config);
-  if (report) {
-    base::log::info("sandboxes_suspended", {{"report", *report}});
-    auto wrote = write_file(suspends_report_path(config), *report, 0644);
-    if (!wrote) base::log::warn("report_not_written", {{"reason", wrote.error().message()}});
-    co_return;
+  if (!report) {
+    base::log::warn("platform_does_not_suspend",
+                    {{"reason", report.error().message()}, {"detail", report.error().detail()}});
+    auto listing = co_await worker->list();
+    if (!listing) co_return;
+    report = co_await suspend_by_worker(worker, std::move(listing->sandboxes));
   }
-  base::log::warn("platform_does_not_suspend",
-                  {{"reason", report.error().message()}, {"detail", report.error().detail()}});
-  auto listing = co_await worker->list();
-  if (listing) co_await suspend_by_worker(worker, std::move(listing->sandboxes));
+  base::log::info("sandboxes_suspended", {{"report", *report}});
+  auto wrote = write_file(suspends_report_path(config), *report, 0644);
+  if (!wrote) base::log::warn("report_not_written", {{"reason", wrote.error().message()}});
 }
+
+}  // namespace
 
 asio::awaitable<int> end_all(wire::Config config) {
   auto executor = co_await asio::this_coro::executor;
@@ -132,7 +163,24 @@ asio::awaitable<int> end_all(wire::Config config) {
   co_return 0;
 }
 
-}  // namespace
+std::size_t remove_unclaimed(wire::Config const& config) {
+  std::size_t removed = 0;
+  std::error_code failed;
+  for (auto const& file : fs::directory_iterator(config.data_dir + "/worker/sandboxes", failed)) {
+    auto const text = read_file(file.path().string());
+    auto const noted = text ? wire::decode_text<Noted>(*text, wire::UnknownKeys::ignore, 16U << 20)
+                            : base::Result<Noted>(base::fail(base::Code::not_found, "no file"));
+    if (!noted || !noted->internal || !base::SandboxId::parse(noted->sandbox)) continue;
+    // The disk first: without its journal nobody knows whose it is.
+    fs::remove_all(config.pool() + "/sandboxes/" + noted->sandbox, failed);
+    if (failed || !fs::remove(file.path(), failed)) {
+      base::log::warn("machine_left", {{"machine", noted->sandbox}, {"reason", failed.message()}});
+      continue;
+    }
+    ++removed;
+  }
+  return removed;
+}
 
 std::string no_suspend_path(wire::Config const& config) {
   return config.run_dir + "/no-suspend";
@@ -177,7 +225,10 @@ int clear_slots(std::string const& config_path) {
                      {"reason", removed.error().message()},
                      {"detail", removed.error().detail()}});
   }
-  return lost == 0 ? 0 : 1;
+  if (lost > 0) return 1;
+  if (auto const removed = remove_unclaimed(*config); removed > 0)
+    base::log::info("waiting_machines_removed", {{"count", removed}});
+  return 0;
 }
 
 }  // namespace cli
