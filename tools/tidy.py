@@ -152,7 +152,7 @@ HEAVY = {
     "boost/asio/ssl": r"src/tls/",
     "openssl/": r"(src|test)/",
     "libpq-fe.h": r"src/store/",
-    "CLI/": r"src/cli/parse(_lives|_network|_selftest)?\.cpp$",
+    "CLI/": r"src/cli/parse(_lives|_network|_selftest|_usage)?\.cpp$",
     "spdlog/": r"src/base/",
     "nftables/": r"src/hostd/",
     "seccomp.h": r"src/(hostd|gateway|broker)/",

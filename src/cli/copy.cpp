@@ -28,6 +28,9 @@ class Copier {
 
   async::Task<void> run();
 
+  /// Every file that arrived, also of a run that failed later.
+  json::array take_copied() { return std::move(copied_); }
+
  private:
   async::Task<void> copy_one(CopyPlace from, CopyPlace to, bool many);
   async::Task<void> upload(std::string here, std::string sandbox, std::string there);
@@ -37,11 +40,18 @@ class Copier {
   async::Task<void> download_file(std::string sandbox, std::string there, std::string here);
   async::Task<json::value> stat(std::string sandbox, std::string there);
   std::string target(std::string_view sandbox, std::string_view below, std::string_view path) const;
+  void note_copied(std::string_view from, std::string_view to, std::uint64_t bytes);
 
   Session session_;
   CopyOptions options_;
   Progress progress_ = Progress::on_stderr();
+  json::array copied_{};
 };
+
+void Copier::note_copied(std::string_view from, std::string_view to, std::uint64_t bytes) {
+  if (session_.out.as_json())
+    copied_.push_back(json::object{{"from", from}, {"to", to}, {"bytes", bytes}});
+}
 
 std::string Copier::target(std::string_view sandbox,
                            std::string_view below,
@@ -161,7 +171,10 @@ async::Task<void> Copier::upload_file(std::string here, std::string sandbox, std
   progress_.clear();
   if (!exchange) co_return base::passing(exchange);
   auto text = co_await (*exchange)->body().read_all(1U << 20);
-  if ((*exchange)->head.status / 100 == 2) co_return base::Result<void>();
+  if ((*exchange)->head.status / 100 == 2) {
+    note_copied(here, sandbox + ":" + there, size);
+    co_return base::Result<void>();
+  }
   co_return std::unexpected(error_of((*exchange)->head.status, text ? *text : std::string()));
 }
 
@@ -235,7 +248,10 @@ async::Task<void> Copier::download_file(std::string sandbox, std::string there, 
     done = base::fail(base::Code::unavailable, "the file came in part only");
   if (done && rename(temporary.c_str(), here.c_str()) != 0)
     done = base::fail_errno("write " + here);
-  if (!done) unlink(temporary.c_str());
+  if (done)
+    note_copied(sandbox + ":" + there, here, received);
+  else
+    unlink(temporary.c_str());
   co_return done;
 }
 
@@ -244,6 +260,7 @@ async::Task<void> Copier::download_file(std::string sandbox, std::string there, 
 asio::awaitable<int> copy(Session session, CopyOptions options) {
   Copier copier(session, std::move(options));
   auto done = co_await copier.run();
+  if (session.out.as_json()) session.out.document(json::object{{"copied", copier.take_copied()}});
   if (!done) co_return session.out.fail(done.error());
   co_return 0;
 }

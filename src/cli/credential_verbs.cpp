@@ -130,6 +130,10 @@ asio::awaitable<int> credential_revoke(Session session, CredentialOptions option
   co_return co_await change(session, "POST", path_of_credential(options, "/revoke"), nullptr);
 }
 
+asio::awaitable<int> credential_release(Session session, CredentialOptions options) {
+  co_return co_await change(session, "POST", path_of_credential(options, "/release"), nullptr);
+}
+
 asio::awaitable<int> credential_remove(Session session, CredentialOptions options) {
   co_return co_await change(session, "DELETE", path_of_credential(options), nullptr);
 }

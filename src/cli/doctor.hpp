@@ -37,6 +37,8 @@ Finding probe_uplink(wire::Config const& config);
 Finding probe_resolver(wire::Config const& config);
 Finding probe_database(wire::Config const& config);
 Finding probe_disk_space(wire::Config const& config);
+/// What is free in the file system that sandboxes' disks lie in.
+Finding probe_pool_space(wire::Config const& config);
 Finding probe_ports(wire::Config const& config);
 Finding probe_programs(wire::Config const& config);
 Finding probe_emulator();

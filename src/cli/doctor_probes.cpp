@@ -391,6 +391,24 @@ Finding probe_disk_space(wire::Config const& config) {
   return finding;
 }
 
+Finding probe_pool_space(wire::Config const& config) {
+  struct statvfs status{};
+  if (!is_mounted(config.pool()) || statvfs(config.pool().c_str(), &status) != 0)
+    return {"pool space", Health::ok, "no pool of its own: see disk space", "", ""};
+  auto const mib = [&](std::uint64_t blocks) { return blocks * status.f_frsize >> 20U; };
+  Finding finding{
+      .what = "pool space",
+      .proof = fmt::format(
+          "{} of {} MiB free in {}", mib(status.f_bavail), mib(status.f_blocks), config.pool())};
+  // A default sandbox's disk and what a worker keeps free beside it.
+  if (mib(status.f_bavail) >= 4096 + 256) return finding;
+  finding.health = Health::degraded;
+  finding.follows = "creates are refused as exhausted, and who writes in a full pool waits";
+  finding.fix = fmt::format("space sandbox list; space snapshot list; remove what else lies in {}",
+                            config.pool());
+  return finding;
+}
+
 Finding probe_ports(wire::Config const& config) {
   bool const runs = read_supervisor(config).has_value();
   std::string taken, free;

@@ -200,7 +200,7 @@ Finding probe_host_uplink(wire::Config const& config) {
             "sandboxes reach no further than this host does",
             ""};
   Finding finding{.what = name};
-  finding.proof = fmt::format("{} stands, with exactly our rules on both sides; DNS is asked at {}",
+  finding.proof = fmt::format("{} stands, with exactly our rules on both sides, for IPv4 alone; DNS is asked at {}",
                               plan->link,
                               fmt::join(plan->resolvers, ", "));
   if (listed({find_program("nft"), "list", "table", "inet", "space_guard"}))

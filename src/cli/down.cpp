@@ -1,5 +1,6 @@
 #include "cli/installation.hpp"
 #include "cli/layout.hpp"
+#include "cli/output.hpp"
 #include "cli/pool.hpp"
 #include "cli/progress.hpp"
 #include "cli/supervisor.hpp"
@@ -102,24 +103,37 @@ struct SuspendReport {
 };
 BOOST_DESCRIBE_STRUCT(SuspendReport, (), (suspended, failed))
 
-void tell_suspended(wire::Config const& config) {
+/// What became of the sandboxes; nothing when none ran, or it was not asked for.
+SuspendReport read_suspends(wire::Config const& config) {
   auto text = read_file(suspends_report_path(config));
-  if (!text) return;  // none ran, or it was not asked for
-  auto const report = wire::decode_text<SuspendReport>(*text, wire::UnknownKeys::ignore);
-  if (!report) return;
-  if (report->suspended > 0)
+  if (!text) return {};
+  auto report = wire::decode_text<SuspendReport>(*text, wire::UnknownKeys::ignore);
+  return report ? std::move(*report) : SuspendReport();
+}
+
+void tell_suspended(SuspendReport const& report) {
+  if (report.suspended > 0)
     fmt::print(stderr,
                "{} sandbox{} suspended; after the next start they go on: space sandbox resume ID\n",
-               report->suspended,
-               report->suspended == 1 ? " is" : "es are");
-  for (auto const& one : report->failed)
+               report.suspended,
+               report.suspended == 1 ? " is" : "es are");
+  for (auto const& one : report.failed)
     fmt::print(stderr, "space: {} was not suspended and has ended: {}\n", one.sandbox, one.why);
 }
 
+/// With --json, what was done as one document on stdout.
+int told(DownOptions const& options, bool stopped, bool purged, SuspendReport const& report) {
+  if (!options.json) return 0;
+  auto document = wire::encode(report);
+  document.as_object()["stopped"] = stopped;
+  document.as_object()["purged"] = purged;
+  Output::standard(true).document(document);
+  return 0;
+}
+
 int down(DownOptions const& options) {
-  auto const complain = [](base::Error const& error) {
-    fmt::print(stderr, "space: {}\n", error.message());
-    return base::exit_code_of(error.code());
+  auto const complain = [out = Output::standard(options.json)](base::Error const& error) {
+    return out.fail(error);
   };
   if (geteuid() != 0)
     return complain(
@@ -129,7 +143,7 @@ int down(DownOptions const& options) {
   auto config = wire::load_config(saved_config_path(data_dir));
   if (!config && config.error().code() == base::Code::not_found) {
     fmt::print(stderr, "Nothing was started from {} yet.\n", data_dir);
-    return 0;
+    return told(options, false, false, {});
   }
   if (!config) return complain(config.error());
   auto progress = Progress::on_stderr();
@@ -140,7 +154,9 @@ int down(DownOptions const& options) {
     else
       progress.failed();
   }
-  if (read_supervisor(*config)) {
+  SuspendReport report;
+  bool const ran = read_supervisor(*config).has_value();
+  if (ran) {
     bool const suspends = !options.no_suspend && !options.purge;
     auto marked = mark_stop(*config, suspends);
     if (!marked) return complain(marked.error());
@@ -151,13 +167,14 @@ int down(DownOptions const& options) {
       return complain(stopped.error());
     }
     progress.done();
-    tell_suspended(*config);
+    report = read_suspends(*config);
+    tell_suspended(report);
   } else {
     fmt::print(stderr, "The platform does not run.\n");
   }
   if (!options.purge) {
     fmt::print(stderr, "The data stay in {}. Remove them with: space down --purge\n", data_dir);
-    return 0;
+    return told(options, ran, false, report);
   }
   progress.begin("remove the data");
   auto purged = purge(*config);
@@ -166,7 +183,7 @@ int down(DownOptions const& options) {
     return complain(purged.error());
   }
   progress.done(data_dir);
-  return 0;
+  return told(options, ran, true, report);
 }
 
 }  // namespace cli

@@ -1,6 +1,8 @@
+#include "base/base64.hpp"
 #include "cli/command_stream.hpp"
 #include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
+#include "domain/labels.hpp"
 
 #include <sys/stat.h>
 
@@ -14,7 +16,11 @@ namespace cli {
 namespace {
 
 constexpr std::size_t input_chunk = 65536;
+constexpr std::chrono::milliseconds clock_slack{100};
 constexpr int killed = 128 + SIGKILL;
+// What shells say of a program that they could not start.
+constexpr int not_executable = 126;
+constexpr int no_such_program = 127;
 
 /// A pipe, a file or a socket on stdin is meant for the command; a terminal (without --tty) or
 /// /dev/null is not.
@@ -82,10 +88,30 @@ class Attached {
   SignalReader signals_;
 };
 
+/// With --json a line for each piece: bytes that are no text come in base64, so that none is lost.
+json::object piece_of(std::string_view kind, std::string_view bytes) {
+  json::object piece{{"stream", kind}};
+  if (domain::is_utf8(bytes))
+    piece["data"] = bytes;
+  else
+    piece["data_base64"] = base::base64_of(bytes);
+  return piece;
+}
+
+/// Of a command that could not be started. Two codes are as in shells: whoever calls from a script
+/// tells a missing program from one that ended with 2.
+int refused(Session session, base::Error const& error) {
+  int const code = session.out.fail(error, next_step_for(error));
+  if (!error.message().starts_with("error starting process")) return code;
+  return error.message().ends_with("Permission denied") ? not_executable : no_such_program;
+}
+
 asio::awaitable<int> Attached::follow() {
   auto const out = session_.out;
   auto const sink = [out](std::string_view kind, std::string_view bytes) {
-    if (kind == "stderr")
+    if (out.as_json())
+      out.document(piece_of(kind, bytes));
+    else if (kind == "stderr")
       out.raw_error(bytes);
     else
       out.raw(bytes);
@@ -96,6 +122,7 @@ asio::awaitable<int> Attached::follow() {
   auto end = co_await command_.follow(sink, lost);
   if (!end) co_return out.fail(end.error(), next_step_for(end.error()));
   if (!end->complaint.empty()) out.note(fmt::format("space: {}", end->complaint));
+  if (out.as_json()) out.document(json::object{{"exit_code", end->exit_code}});
   co_return end->exit_code;
 }
 
@@ -146,7 +173,8 @@ asio::awaitable<void> Attached::pass_signals() {
     }
     std::string name = asked++ == 0 ? "TERM" : "KILL";
     auto sent = co_await command_.send_signal(std::move(name));
-    if (!sent)
+    // Cancelled: the command has ended meanwhile, of the signal or by itself.
+    if (!sent && sent.error().code() != base::Code::cancelled)
       session_.out.note(
           fmt::format("space: the signal was not passed on: {}", sent.error().message()));
   }
@@ -165,19 +193,21 @@ asio::awaitable<int> exec(Session session, ExecOptions options) {
   bool const with_input = input_is_for_the_command();
   if (with_input) (*request)["stdin"] = true;
   Attached attached(session, options.sandbox, {SIGINT, SIGTERM, SIGHUP});
+  auto const begun = base::system_clock().steady_now();
   auto started = co_await attached.start(std::move(*request));
-  if (!started) co_return session.out.fail(started.error(), next_step_for(started.error()));
+  if (!started) co_return refused(session, started.error());
   async::TaskGroup group(co_await asio::this_coro::executor);
   if (with_input) group.spawn("stdin", attached.feed());
   group.spawn("signals", attached.pass_signals());
-  auto const begun = base::system_clock().steady_now();
   int code = co_await attached.follow();
   group.cancel();
   co_await group.join();
   auto const limit =
       options.timeout.empty() ? base::Result<std::uint32_t>(0U) : parse_duration(options.timeout);
   auto const took = base::system_clock().steady_now() - begun;
-  if (code == killed && limit && *limit > 0 && took >= std::chrono::seconds(*limit)) {
+  // The guest's clock may be a little fast.
+  bool const over = limit && *limit > 0 && took >= std::chrono::seconds(*limit) - clock_slack;
+  if (code == killed && over) {
     session.out.note(
         fmt::format("space: its time of {} was over, so it was killed", options.timeout));
     code = base::exit_code_of(base::Code::deadline_exceeded);
@@ -205,7 +235,7 @@ asio::awaitable<int> shell(Session session, ExecOptions options) {
   (*request)["env"].as_object().emplace("TERM", term && *term ? term : "xterm-256color");
   Attached attached(session, options.sandbox, {SIGINT, SIGTERM, SIGHUP, SIGWINCH});
   auto started = co_await attached.start(std::move(*request));
-  if (!started) co_return session.out.fail(started.error(), next_step_for(started.error()));
+  if (!started) co_return refused(session, started.error());
   int code = 0;
   bool left = false;
   {

@@ -3,6 +3,7 @@
 #include "cli/doctor.hpp"
 #include "cli/env_verb.hpp"
 #include "cli/parse_tree.hpp"
+#include "cli/parse_usage.hpp"
 #include "cli/up.hpp"
 #include "cli/verbs.hpp"
 
@@ -125,7 +126,7 @@ void add_up(CLI::App& root, Action& action, Global const& global) {
   });
 }
 
-void add_down(CLI::App& root, Action& action) {
+void add_down(CLI::App& root, Action& action, Global const& global) {
   auto stop = std::make_shared<DownOptions>();
   auto* down_verb =
       root.add_subcommand("down", "Suspend the sandboxes and stop the platform; the data stay");
@@ -134,7 +135,12 @@ void add_down(CLI::App& root, Action& action) {
   down_verb->add_flag("--purge", stop->purge, "remove its data as well");
   down_verb->add_flag(
       "--no-suspend", stop->no_suspend, "end the sandboxes that run instead of suspending them");
-  down_verb->callback([stop, &action] { action = [stop] { return down(*stop); }; });
+  down_verb->callback([stop, &action, &global] {
+    action = [stop, &global] {
+      stop->json = global.as_json;
+      return down(*stop);
+    };
+  });
 }
 
 void add_doctor(CLI::App& root, Action& action, Global const& global) {
@@ -162,9 +168,10 @@ void add_sandbox_create(Tree const& tree, CLI::App* noun) {
       ->allow_extra_args(false);
   app->add_option("-m,--metadata", options->metadata, "NAME=VALUE to find it by; may be repeated")
       ->allow_extra_args(false);
-  app->add_option("--allow",
-                  options->allow,
-                  "HOST[:PORT][:METHOD[,METHOD]][:PATH] or network that it may reach; may be repeated")
+  app->add_option(
+         "--allow",
+         options->allow,
+         "HOST[:PORT][:METHOD[,METHOD]][:PATH] or network that it may reach; may be repeated")
       ->allow_extra_args(false);
   app->add_option("--policy", options->policy_file, "a whole policy as JSON, from a file or -");
   app->add_flag("--insecure", options->insecure, "no access token: whoever reaches it may use it");
@@ -367,50 +374,6 @@ void add_internal(CLI::App& root, Action& action) {
   }
 }
 
-std::vector<std::string> names_of(CLI::App const& app) {
-  std::vector<std::string> names;
-  for (auto const* one : app.get_subcommands([](CLI::App const*) { return true; })) {
-    if (!one->get_group().empty()) names.push_back(one->get_name());
-  }
-  return names;
-}
-
-/// The first word that is no verb of the level it stands at, and what it may have meant.
-std::string explain_unknown(CLI::App const& root, std::vector<std::string> const& arguments) {
-  auto const* level = &root;
-  std::string path = "space";
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    auto const& word = arguments[i];
-    if (word.starts_with('-')) continue;
-    auto const names = names_of(*level);
-    if (std::ranges::find(names, word) != names.end()) {
-      level = level->get_subcommand(word);
-      path += " " + word;
-      if (names_of(*level).empty()) break;
-      continue;
-    }
-    auto const near = suggestion(word, names);
-    return fmt::format("space: there is no command \"{} {}\"{}",
-                       path,
-                       word,
-                       near.empty() ? "" : fmt::format("; did you mean: {} {}", path, near));
-  }
-  return {};
-}
-
-int usage_error(CLI::App const& root,
-                CLI::ParseError const& error,
-                std::vector<std::string> const& arguments) {
-  auto text = explain_unknown(root, arguments);
-  if (text.empty()) text = fmt::format("space: {}", error.what());
-  auto const verbs = names_of(root);
-  bool const verb_known =
-      arguments.size() > 1 && std::ranges::find(verbs, arguments[1]) != verbs.end();
-  fmt::print(
-      stderr, "{}\nHow it is used: space {}--help\n", text, verb_known ? arguments[1] + " " : "");
-  return 2;
-}
-
 }  // namespace
 
 CLI::App* Tree::noun(std::string const& name, std::string const& help) const {
@@ -437,7 +400,7 @@ int run(std::vector<std::string> const& arguments) {
                   global.key_file,
                   "file with the API key (default SPACE_API_KEY, else this host's)");
   add_up(root, action, global);
-  add_down(root, action);
+  add_down(root, action, global);
   add_doctor(root, action, global);
   Tree const tree{root, action, global};
   add_sandbox(tree);
@@ -452,6 +415,7 @@ int run(std::vector<std::string> const& arguments) {
   add_selftest(tree);
   add_bench(tree);
   add_internal(root, action);
+  add_examples(root);
   std::vector<char const*> words;
   for (auto const& one : arguments)
     words.push_back(one.c_str());
@@ -462,6 +426,8 @@ int run(std::vector<std::string> const& arguments) {
   } catch (CLI::ParseError const& error) {
     return usage_error(root, error, arguments);
   }
+  if (auto const empty = empty_option(root); !empty.empty())
+    return usage_error(root, CLI::ValidationError(empty), arguments);
   return action();
 }
 

@@ -126,6 +126,9 @@ void add_credential(Tree const& tree) {
   auto const [grant, grant_options] = one("grant", "Who may use it", &credential_grant);
   add_grants(grant, *grant_options);
   one("revoke", "Take it from every sandbox, now", &credential_revoke);
+  one("release",
+      "Out of quarantine, where it is because a server sent it back to a guest",
+      &credential_release);
   one("rm", "Revoke it and forget it", &credential_remove);
   tree.verb(noun->add_subcommand("list", "All of them, without their values")->alias("ls"),
             [](Session session) { return credential_list(session); });

@@ -62,6 +62,7 @@ struct CredentialOptions {
 asio::awaitable<int> credential_put(Session session, CredentialOptions options);
 asio::awaitable<int> credential_rotate(Session session, CredentialOptions options);
 asio::awaitable<int> credential_grant(Session session, CredentialOptions options);
+asio::awaitable<int> credential_release(Session session, CredentialOptions options);
 asio::awaitable<int> credential_revoke(Session session, CredentialOptions options);
 asio::awaitable<int> credential_remove(Session session, CredentialOptions options);
 asio::awaitable<int> credential_list(Session session);

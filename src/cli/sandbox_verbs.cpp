@@ -101,9 +101,10 @@ asio::awaitable<int> sandbox_create(Session session, CreateOptions options) {
   if (!made) {
     auto const code = made.error().code();
     co_return session.out.fail(made.error(),
-                               code == base::Code::not_found
+                               code != base::Code::not_found ? next_step_for(code)
+                               : options.snapshot.empty()
                                    ? "See what there is: space template list"
-                                   : next_step_for(code));
+                                   : "See what there is: space snapshot list");
   }
   auto const& sandbox = member_of(*made, "sandbox");
   if (session.out.as_json())
@@ -148,9 +149,12 @@ asio::awaitable<int> sandbox_list(Session session, ListOptions options) {
                     fmt::format("{}", number_of(one, "vcpus")),
                     fmt::format("{}", number_of(one, "memory_mib")),
                     age_of(text_of(one, "created_at"), now),
-                    !ended.empty()     ? ended
-                    : deadline.empty() ? "no timeout"
-                                       : age_of(deadline, now)});
+                    !ended.empty()      ? ended
+                    : !deadline.empty() ? age_of(deadline, now)
+                    // Its time counts from when it runs.
+                    : number_of(one, "timeout_s") > 0
+                        ? fmt::format("{} s after it runs", number_of(one, "timeout_s"))
+                        : "no timeout"});
   }
   if (!options.ids_only)
     session.out.table({"ID", "STATE", "TEMPLATE", "VCPUS", "MEMORY_MIB", "CREATED", "ENDS"}, rows);

@@ -9,6 +9,7 @@
 #include "cli/layout.hpp"
 #include "cli/pool.hpp"
 #include "cli/supervisor.hpp"
+#include "cli/up_check.hpp"
 #include "tls/tls.hpp"
 
 #include <sys/stat.h>
@@ -367,6 +368,18 @@ void show_address(wire::Config const& config, UpOptions const& options) {
   fmt::print("\nFor E2B clients, unmodified (also: space env):\n{}", e2b_lines(config, text));
 }
 
+/// For those who start the programs themselves.
+int only_configure(wire::Config const& config) {
+  auto users = ensure_users(config);
+  if (!users) return complain(users.error());
+  auto places = ensure_directories(config);
+  if (!places) return complain(places.error());
+  auto wrote = write_configs(config);
+  if (!wrote) return complain(wrote.error());
+  fmt::print("{}\n", service_config_path(config));
+  return 0;
+}
+
 }  // namespace
 
 wire::Config settle(wire::Config saved, UpOptions const& options) {
@@ -425,8 +438,10 @@ int up(UpOptions const& options) {
         {base::Code::denied, "space up makes users, mounts and namespaces, which takes root"},
         "Try: sudo space up");
   }
-  if (auto const wrong = config.check(); !wrong.empty())
-    return complain({base::Code::invalid_argument, wrong});
+  auto wrong = config.check();
+  if (wrong.empty()) wrong = problem_of_names(config);
+  if (!wrong.empty())
+    return complain({base::Code::invalid_argument, wrong}, "How it is used: space up --help");
   if (auto running = read_supervisor(config)) {
     fmt::print(stderr, "The platform runs already (supervisor: process {}):\n", running->pid);
     show_programs(*running);
@@ -438,16 +453,7 @@ int up(UpOptions const& options) {
     return 0;
   }
   auto const from_dir = options.program_dir.value_or(own_program_dir());
-  if (options.config_only) {
-    auto users = ensure_users(config);
-    if (!users) return complain(users.error());
-    auto places = ensure_directories(config);
-    if (!places) return complain(places.error());
-    auto wrote = write_configs(config);
-    if (!wrote) return complain(wrote.error());
-    fmt::print("{}\n", service_config_path(config));
-    return 0;
-  }
+  if (options.config_only) return only_configure(config);
   if (auto const ports = probe_ports(config); ports.health == Health::broken) {
     return complain({base::Code::conflict, ports.proof}, "Choose others: " + ports.fix);
   }

@@ -31,6 +31,7 @@ struct DownOptions {
   std::string run_dir, data_dir;  // "" = SPACE_RUN_DIR, SPACE_DATA_DIR or the default
   bool purge = false;
   bool no_suspend = false;
+  bool json = false;
 };
 
 int down(DownOptions const& options);

@@ -228,6 +228,48 @@ TEST(Exec, StreamsBothOutputsAndReturnsTheCommandsCode) {
       << fake.asked.at(0);
 }
 
+TEST(Exec, AProgramThatCannotBeStartedHasTheCodeOfShells) {
+  struct Case {
+    char const* message;
+    int code;
+  };
+
+  for (auto const& [message, code] :
+       {Case{R"(error starting process: exec: \"x\": executable file not found in $PATH)", 127},
+        Case{"error starting process: /etc/passwd: Permission denied", 126},
+        Case{"cwd '/nope' does not exist", 2}}) {
+    FakeApi fake;
+    fake.answers = {{400, fmt::format(R"({{"code":"invalid_argument","message":"{}"}})", message)}};
+    ExecOptions options;
+    options.sandbox = id;
+    options.arguments = {"x"};
+    auto const outcome = run_against(fake, [&](Session session) { return exec(session, options); });
+    EXPECT_EQ(outcome.code, code) << message;
+    EXPECT_TRUE(outcome.err.starts_with("space: ")) << outcome.err;
+  }
+}
+
+TEST(Exec, WithJsonEveryPieceIsALine) {
+  FakeApi fake;
+  fake.answers = {
+      {201, R"({"id":"c1","pid":7,"state":"running"})"},
+      {200,
+       event("3", "stdout", R"({"data":"b3V0Cg=="})") + event("7", "stderr", R"({"data":"/w=="})") +
+           event("8", "end", R"({"exit_code":3,"status":"exit status 3"})"),
+       "text/event-stream"}};
+  ExecOptions options;
+  options.sandbox = id;
+  options.arguments = {"x"};
+  auto const outcome =
+      run_against(fake, [&](Session session) { return exec(session, options); }, true);
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.out,
+            "{\"stream\":\"stdout\",\"data\":\"out\\n\"}\n"
+            "{\"stream\":\"stderr\",\"data_base64\":\"/w==\"}\n"
+            "{\"exit_code\":3}\n");
+  EXPECT_EQ(outcome.err, "");
+}
+
 TEST(Exec, AStreamThatIsCutGoesOnWhereItWas) {
   FakeApi fake;
   fake.answers = {
