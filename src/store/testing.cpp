@@ -1,15 +1,19 @@
 #include "store/testing.hpp"
 
 #include "base/id.hpp"
+#include "os/fd.hpp"
 #include "store/migrate.hpp"
 
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include <grp.h>
@@ -53,7 +57,9 @@ User database_user() {
   return user;
 }
 
-int spawn(std::vector<std::string> const& argv, std::string const& log) {
+enum class As { us, database_user };
+
+int spawn(std::vector<std::string> const& argv, std::string const& log, As who) {
   std::vector<char*> raw;
   for (auto const& one : argv)
     raw.push_back(const_cast<char*>(one.c_str()));  // NOLINT: execv's signature
@@ -63,7 +69,7 @@ int spawn(std::vector<std::string> const& argv, std::string const& log) {
   int const pid = ::fork();
   if (pid < 0) give_up("fork");
   if (pid > 0) return pid;
-  if (::getuid() == 0 &&
+  if (who == As::database_user && ::getuid() == 0 &&
       (::setgroups(0, nullptr) != 0 || ::setgid(user.gid) != 0 || ::setuid(user.uid) != 0))
     ::_exit(126);
   // Immediate shutdown when the test program is gone, however it went.
@@ -75,8 +81,8 @@ int spawn(std::vector<std::string> const& argv, std::string const& log) {
   ::_exit(127);
 }
 
-void run(std::vector<std::string> const& argv, std::string const& log) {
-  int const pid = spawn(argv, log);
+void run(std::vector<std::string> const& argv, std::string const& log, As who = As::database_user) {
+  int const pid = spawn(argv, log, who);
   int status = 0;
   if (::waitpid(pid, &status, 0) != pid || status != 0) {
     std::ifstream file(log);
@@ -85,10 +91,53 @@ void run(std::vector<std::string> const& argv, std::string const& log) {
   }
 }
 
+/// A new cluster with these migrations, beside the test programs: making one takes a second of CPU,
+/// and each test is a process of its own. None where that place cannot be written.
+class Prepared {
+ public:
+  Prepared() {
+    std::string text = program("initdb");
+    for (auto const& migration : all_migrations())
+      text += fmt::format("\n{}\n{}", migration.name, migration.sql);
+    auto const beside = fs::read_symlink("/proc/self/exe").parent_path().string();
+    path_ = fmt::format("{}/postgres-{:016x}", beside, std::hash<std::string>()(text));
+    lock_ = os::Fd(::open((beside + "/postgres.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (lock_ && ::flock(lock_.get(), LOCK_EX) != 0) lock_ = {};
+  }
+
+  bool copy_to(std::string const& data, std::string const& log) const {
+    if (!lock_ || !fs::exists(path_)) return false;
+    run({"/bin/cp", "-a", "--reflink=auto", path_, data}, log, As::us);
+    return true;
+  }
+
+  void keep(std::string const& data, std::string const& log) const {
+    if (!lock_) return;
+    for (auto const& entry : fs::directory_iterator(fs::path(path_).parent_path())) {
+      if (entry.is_directory() && entry.path().filename().string().starts_with("postgres-"))
+        fs::remove_all(entry.path());  // of other migrations, or half of one
+    }
+    run({"/bin/cp", "-a", "--reflink=auto", data, path_ + ".making"}, log, As::us);
+    fs::rename(path_ + ".making", path_);
+  }
+
+ private:
+  std::string path_;
+  os::Fd lock_;
+};
+
+/// In memory where there is plenty: a cluster is 1,200 files, and each database 300 more.
+std::string place() {
+  struct statvfs room{};
+  bool const memory = ::statvfs("/dev/shm", &room) == 0 && ::access("/dev/shm", W_OK) == 0 &&
+                      room.f_bavail * room.f_frsize >= (std::uint64_t{1} << 30);
+  return memory && !std::getenv("TMPDIR") ? "/dev/shm" : fs::temp_directory_path().string();
+}
+
 /// Directories of test programs that were killed.
 void sweep() {
   std::error_code ignored;
-  for (auto const& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+  for (auto const& entry : fs::directory_iterator(place(), ignored)) {
     auto const name = entry.path().filename().string();
     if (!name.starts_with("space-pg-")) continue;
     int const pid = std::atoi(name.c_str() + 9);
@@ -105,10 +154,24 @@ Postgres& Postgres::instance() {
 
 Postgres::Postgres() {
   sweep();
-  directory_ = fmt::format("{}/space-pg-{}", fs::temp_directory_path().string(), ::getpid());
+  directory_ = fmt::format("{}/space-pg-{}", place(), ::getpid());
   fs::create_directories(directory_);
   auto const user = database_user();
   if (::chown(directory_.c_str(), user.uid, user.gid) != 0) give_up("chown");
+  {
+    Prepared const prepared;
+    auto const data = directory_ + "/data";
+    if (!prepared.copy_to(data, directory_ + "/copy.log")) {
+      make_cluster();
+      prepared.keep(data, directory_ + "/copy.log");
+    }
+  }
+  start();
+  auto migrated = migrate(conninfo("space_template"));  // the roles, if nothing else
+  if (!migrated) give_up(migrated.error().message());
+}
+
+void Postgres::make_cluster() {
   run({program("initdb"),
        "-D",
        directory_ + "/data",
@@ -118,12 +181,16 @@ Postgres::Postgres() {
        "trust",
        "--no-sync",
        "--no-locale",
+       "--wal-segsize=1",
        "-E",
        "UTF8"},
       directory_ + "/initdb.log");
   start();
   auto migrated = migrate(conninfo("space_template"));
   if (!migrated) give_up(migrated.error().message());
+  ::kill(pid_, SIGINT);  // in order: what is copied later has nothing to recover from
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 Postgres::~Postgres() {
@@ -146,10 +213,11 @@ void Postgres::start() {
                 "shared_buffers=16MB",
                 "-c",
                 "max_connections=120"},
-               directory_ + "/postgres.log");
-  for (int i = 0; i < 400; ++i) {
+               directory_ + "/postgres.log",
+               As::database_user);
+  for (int i = 0; i < 1000; ++i) {
     if (PQping(conninfo("postgres").c_str()) == PQPING_OK) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(25));  // a test helper, outside any loop
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // a test helper, outside any loop
   }
   give_up("it did not start; see " + directory_ + "/postgres.log");
 }

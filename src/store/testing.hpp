@@ -27,6 +27,7 @@ class Postgres {
  private:
   Postgres();
   ~Postgres();
+  void make_cluster();
   std::string conninfo(std::string const& database) const;
 
   std::string directory_;
