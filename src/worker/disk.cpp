@@ -280,4 +280,28 @@ base::Result<PoolSpace> DiskPool::space() const {
                    (total - about.f_bfree * about.f_frsize) / mib};
 }
 
+base::Result<void> DiskPool::has_room(std::uint64_t disk_mib, std::uint64_t headroom_mib) const {
+  struct statvfs pool{}, below{};
+  if (::statvfs(dir_.c_str(), &pool) != 0 || ::statvfs((dir_ + "/..").c_str(), &below) != 0)
+    return base::fail_errno("measure the pool", dir_);
+  auto const free_mib = [](struct statvfs const& about) {
+    return about.f_bavail * about.f_frsize / mib;
+  };
+  // A fiftieth of a small pool: space() keeps a twentieth back, so that promises never get here.
+  auto const headroom = std::min(headroom_mib, pool.f_blocks * pool.f_frsize / mib / 50);
+  if (free_mib(pool) < disk_mib + headroom) {
+    return base::fail(
+        base::Code::exhausted,
+        fmt::format("this host's disk pool has {} MiB free, and this sandbox may write "
+                    "{}: something other than sandboxes fills the pool",
+                    free_mib(pool),
+                    disk_mib));
+  }
+  if (free_mib(below) >= headroom) return {};
+  return base::fail(base::Code::exhausted,
+                    fmt::format("the file system under this host's disk pool has {} MiB free: "
+                                "something other than sandboxes fills it",
+                                free_mib(below)));
+}
+
 }  // namespace worker

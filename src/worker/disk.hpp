@@ -66,6 +66,10 @@ class DiskPool {
   /// The one whose image was made last; "" without any.
   std::string latest_build() const;
   base::Result<PoolSpace> space() const;
+  /// `exhausted` when the file system has no room for a disk of so many MiB and `headroom_mib`
+  /// beside it, or the one below it that holds the pool's image none for the headroom. Then
+  /// somebody else has filled it, because what was promised here always fits. Two calls of statvfs.
+  base::Result<void> has_room(std::uint64_t disk_mib, std::uint64_t headroom_mib) const;
 
  private:
   base::Result<void> fill(os::FdRef from, os::Fd const& to) const;

@@ -64,6 +64,8 @@ struct Host {
   std::chrono::milliseconds quiet_step{100};  // three of them without a start: time to make ahead
   std::chrono::milliseconds restore_patience{30'000};  // of the VMM, not of the guest
   std::chrono::milliseconds exercise_patience{60'000};
+  /// What stays free in the pool's file system beside a new sandbox's disk, at most.
+  std::uint64_t pool_headroom_mib = 256;
   std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
   std::chrono::milliseconds health_patience{10'000};

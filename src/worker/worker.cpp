@@ -92,8 +92,9 @@ async::Task<wire::WorkerSandbox> Worker::start(wire::StartSandbox request) {
     if (auto const same = find(request.sandbox)) co_return co_await outcome_of(same);
     auto placed = place(request, *accelerator, received);
     if (placed) co_return co_await outcome_of(std::move(*placed));
-    // Machines of nobody make room for somebody's.
-    bool const full = placed.error().code() == base::Code::exhausted;
+    // Machines of nobody make room for somebody's; next to none in a pool that others have filled.
+    bool const full = placed.error().code() == base::Code::exhausted &&
+                      host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib).has_value();
     bool const freed = full && co_await give_up_warm();
     if (!freed) co_return std::unexpected(std::move(placed.error()));
   }
@@ -108,6 +109,8 @@ base::Result<std::shared_ptr<Sandbox>> Worker::place(wire::StartSandbox const& r
   // A template that was removed is found missing by a start from nothing.
   bool const ahead = !request.cold && request.from_snapshot.empty() && host_.disks.image_mib(request.build) > 0;
   if (auto const warm = ahead ? find_warm(shape) : nullptr) {
+    auto room = host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib);
+    if (!room) return std::unexpected(std::move(room.error()));
     auto node = sandboxes_.extract(warm->id());
     warm->claim(request, received);
     node.key() = warm->id();
@@ -159,6 +162,8 @@ base::Result<std::shared_ptr<Sandbox>> Worker::admit(Sandbox::New wanted) {
        .disk_mib = request.disk_mib,
        .slots = 1});
   if (!reservation) return std::unexpected(std::move(reservation.error()));
+  auto room = host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib);
+  if (!room) return std::unexpected(std::move(room.error()));
   wanted.reservation = std::move(*reservation);
   auto sandbox = std::make_shared<Sandbox>(host_, std::move(wanted));
   sandboxes_[sandbox->id()] = sandbox;

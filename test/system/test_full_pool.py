@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from platform_under_test import eventually
+from platform_under_test import ApiError, eventually
 
 MIB = 1 << 20
 # Numbered blocks of 1 MiB, so that one that is lost or old is seen.
@@ -79,6 +79,11 @@ def test_the_writer_waits_its_neighbours_go_on_and_nothing_is_lost(platform, nei
     assert neighbour.files.read("/home/user/before") == "whole"
     row = platform.api("GET", f"/v1/sandboxes/{writer.sandbox_id}")
     assert row["state"] == "running", row
+    # Nobody new is let in where nothing can be written, though little of the pool is promised.
+    with pytest.raises(ApiError) as refused:
+        platform.api("POST", "/v1/sandboxes?wait=60", {"timeout_s": 60})
+    assert refused.value.status == 429 and refused.value.body["code"] == "exhausted", refused.value
+    assert "something other than sandboxes fills the pool" in refused.value.body["message"]
 
     # Room is made as anybody would: by removing another sandbox.
     assert holder.kill() is True
