@@ -3,6 +3,7 @@
 #include "base/id.hpp"
 #include "base/log.hpp"
 #include "controlplane/tokens.hpp"
+#include "domain/labels.hpp"
 #include "wire/codec.hpp"
 
 #include <fmt/ranges.h>
@@ -64,6 +65,15 @@ void log_failure(std::string const& request_id, Route const* route, base::Error 
                     {"detail", error.detail()}});
 }
 
+/// Messages repeat what a client sent, and an error that is not valid JSON helps nobody.
+std::string as_utf8(std::string text) {
+  if (domain::is_utf8(text)) return text;
+  for (auto& c : text) {
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  }
+  return text;
+}
+
 }  // namespace
 
 /// One request between its arrival and its answer.
@@ -102,13 +112,14 @@ http::Response render_error(Dialect dialect,
                             std::string const& request_id) {
   http::Response response;
   response.status = base::http_status_of(error.code());
+  auto message = as_utf8(error.message());
   json::object body;
   if (dialect == Dialect::native) {
     body = {{"code", base::name_of(error.code())},
-            {"message", error.message()},
+            {"message", std::move(message)},
             {"request_id", request_id}};
   } else {
-    body = {{"code", response.status}, {"message", error.message()}};
+    body = {{"code", response.status}, {"message", std::move(message)}};
   }
   response.body = wire::to_text(body);
   response.headers.add("Content-Type", "application/json");

@@ -84,7 +84,7 @@ base::Result<StartBody> decode_start(Call const& call) {
   if (!(body->timeout_s >= 0 && body->timeout_s <= 30.0 * 86'400)) {
     return base::fail(Code::invalid_argument, "timeout_s: expected 0 (none) to 2592000 seconds");
   }
-  if (auto ok = domain::check_environment(body->env); !ok) return base::passing(ok, "env");
+  if (auto ok = domain::check_environment(body->env, "env"); !ok) return base::passing(ok);
   return body;
 }
 

@@ -208,6 +208,7 @@ async::Task<Reply> Native::create_sandbox(Call& call) {
   if (!body) co_return base::passing(body);
   auto const timeout = timeout_of(*object, body->timeout_s, 1);
   if (!timeout) co_return std::unexpected(timeout.error());
+  if (auto ok = domain::check_environment(body->env, "env"); !ok) co_return base::passing(ok);
   CreateSpec spec;
   spec.template_name = std::move(body->template_);
   spec.vcpus = body->vcpus;

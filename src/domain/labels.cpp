@@ -108,26 +108,26 @@ base::Result<void> check_metadata(Labels const& metadata) {
   return {};
 }
 
-base::Result<void> check_environment(Labels const& environment) {
+base::Result<void> check_environment(Labels const& environment, std::string_view field) {
   if (environment.size() > environment_pairs_max) {
-    return invalid(fmt::format("envVars: at most {} variables", environment_pairs_max));
+    return invalid(fmt::format("{}: at most {} variables", field, environment_pairs_max));
   }
   std::size_t bytes = 0;
   for (auto const& [name, value] : environment) {
-    if (name.empty()) return invalid("envVars: a variable has no name");
+    if (name.empty()) return invalid(fmt::format("{}: a variable has no name", field));
     if (name.contains('=') || name.contains('\0')) {
       return invalid(
-          fmt::format("envVars: the name \"{}\" may hold neither '=' nor NUL", shown(name)));
+          fmt::format("{}: the name \"{}\" may hold neither '=' nor NUL", field, shown(name)));
     }
     if (value.contains('\0')) {
       return invalid(
-          fmt::format("envVars: the value of \"{}\" holds a NUL character", shown(name)));
+          fmt::format("{}: the value of \"{}\" holds a NUL character", field, shown(name)));
     }
     bytes += name.size() + value.size() + 2;
   }
   if (bytes > environment_bytes_max) {
     return invalid(fmt::format(
-        "envVars: {} bytes together; at most {} are allowed", bytes, environment_bytes_max));
+        "{}: {} bytes together; at most {} are allowed", field, bytes, environment_bytes_max));
   }
   return {};
 }

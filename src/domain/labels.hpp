@@ -17,7 +17,7 @@ base::Result<void> check_metadata(Labels const& metadata);
 
 /// At most 256 variables, 64 KiB together; names are not empty and hold neither '=' nor NUL; values
 /// hold no NUL. Other bytes are the guest's business.
-base::Result<void> check_environment(Labels const& environment);
+base::Result<void> check_environment(Labels const& environment, std::string_view field = "envVars");
 
 /// The `metadata` parameter of E2B's lists, after the ordinary decoding of the query. Clients
 /// escape each key and value twice before the query is escaped a third time: here the whole is
