@@ -86,5 +86,21 @@ TEST(Network, RefusesNonsense) {
     EXPECT_FALSE(parse_network(text, network)) << text;
 }
 
+TEST(AddressFilter, RefusesTheHostsOwnAddressesUnlessAnOperatorAdmitsThem) {
+  auto const networks = [](std::vector<std::string> const& texts) {
+    std::vector<AddressFilter::Network> out;
+    for (auto const& text : texts)
+      EXPECT_TRUE(parse_network(text, out.emplace_back())) << text;
+    return out;
+  };
+  AddressFilter const filter(networks({"5.6.7.1", "2600::1"}), networks({"5.6.7.9"}));
+  EXPECT_FALSE(filter.allows(address("5.6.7.1")));
+  EXPECT_FALSE(filter.allows(address("2600::1")));
+  EXPECT_FALSE(filter.allows(address("64:ff9b::506:701"))) << "the same behind NAT64";
+  EXPECT_TRUE(filter.allows(address("5.6.7.2")));
+  AddressFilter const admitting(networks({"5.6.7.1"}), networks({"5.6.7.0/24"}));
+  EXPECT_TRUE(admitting.allows(address("5.6.7.1")));
+}
+
 }  // namespace
 }  // namespace gateway

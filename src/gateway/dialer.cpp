@@ -10,6 +10,14 @@ constexpr std::chrono::milliseconds resolve_timeout{2'500};
 
 }  // namespace
 
+base::Error why_not_reached(std::vector<Address> const& tried, base::Error last) {
+  if (tried.empty() || std::ranges::any_of(tried, is_ipv4)) return last;
+  return base::Error(
+      last.code(),
+      "the name has IPv6 addresses alone, and none was reached; the way out may carry IPv4 only",
+      last.message());
+}
+
 async::Task<Dialer::Connected> Dialer::dial(domain::HostName host,
                                             std::uint16_t port,
                                             base::Deadline deadline) {
@@ -21,7 +29,10 @@ async::Task<Dialer::Connected> Dialer::dial(domain::HostName host,
     co_return base::fail(base::Code::denied,
                          "the name leads to private or reserved addresses only");
   }
-  co_return co_await connect_first(std::move(*addresses), port, deadline);
+  auto const tried = *addresses;
+  auto connected = co_await connect_first(std::move(*addresses), port, deadline);
+  if (!connected) co_return std::unexpected(why_not_reached(tried, std::move(connected.error())));
+  co_return connected;
 }
 
 async::Task<Dialer::Connected> Dialer::dial_tls(domain::HostName host,

@@ -6,6 +6,9 @@
 
 namespace gateway {
 
+/// `last` in words that help when nothing but IPv6 was tried. Pure.
+base::Error why_not_reached(std::vector<Address> const& tried, base::Error last);
+
 /// The only place from which bytes leave: connects to names and addresses that policy has allowed.
 /// The very address that passed the filter is the one connected to; nothing is resolved twice.
 class Dialer {

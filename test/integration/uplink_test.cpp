@@ -433,5 +433,66 @@ TEST_F(Uplink, TheDoctorSeesChangedRulesOnBothSides) {
   EXPECT_THAT(doctor(platform).proof, HasSubstr("changed the rules"));
 }
 
+TEST_F(Uplink, CarriesNoIpv6AndFailsAtOnce) {
+  Platform const platform(host_);
+  EXPECT_EQ(platform.as(platform.gateway(),
+                        [] {
+                          auto const text = os::read_text("/proc/thread-self/net/if_inet6");
+                          return text.value_or("").empty() ? 0 : 1;
+                        }),
+            0);
+  EXPECT_EQ(platform.as(platform.gateway(),
+                        [] {
+                          os::Fd const socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+                          if (!socket) return 0;  // a kernel without it
+                          sockaddr_in6 to{};
+                          to.sin6_family = AF_INET6;
+                          to.sin6_port = htons(80);
+                          ::inet_pton(AF_INET6, "2001:db8::1", &to.sin6_addr);
+                          // SAFETY: how connect() wants it. It would wait, were there a way.
+                          auto const* where = reinterpret_cast<sockaddr const*>(&to);
+                          return ::connect(socket.get(), where, sizeof to) == 0 ? 1 : 0;
+                        }),
+            0);
+  EXPECT_THAT(doctor(platform).proof, HasSubstr("IPv4 alone"));
+}
+
+TEST_F(Uplink, ChangedRulesAreFoundAndMadeOursAgain) {
+  Platform const platform(host_);
+  auto const client = platform.hostd->client();
+  auto const table = "space_" + platform.installation.config().instance;
+  auto const inner =
+      fmt::format("nsenter --net={} ", hostd::uplink_path(platform.installation.config()));
+  ASSERT_TRUE(client.check_uplink());
+  run_in(host_, "nft add table ip somebody_elses");  // as any program on a host may
+  EXPECT_TRUE(client.check_uplink());
+  for (auto const& change : {std::string("nft flush ruleset"),
+                             fmt::format("nft flush chain inet {} outward", table),
+                             std::string("nft delete table inet space_guard"),
+                             inner + "nft flush ruleset",
+                             inner + "nft insert rule inet uplink output accept"}) {
+    run_in(host_, change);
+    auto const found = client.check_uplink();
+    ASSERT_FALSE(found) << change;
+    EXPECT_EQ(found.error().code(), base::Code::denied) << change;
+    EXPECT_TRUE(client.check_uplink()) << change;
+    EXPECT_EQ(doctor(platform).health, cli::Health::ok) << change << doctor(platform).proof;
+    EXPECT_TRUE(host_has_table("space_guard")) << change;
+  }
+  expect_closed(platform, true);
+}
+
+TEST_F(Uplink, FlushedRulesLetNothingOutThatTheyRefused) {
+  Platform const platform(host_);
+  // One side is flushed, the other side refuses by itself, until both stand again. The host's own
+  // public address is known to its side alone; gateways are told it (GatewayStart).
+  run_in(host_, "nft flush ruleset");
+  for (char const* address : {private_server, metadata, "198.51.100.1"})
+    EXPECT_NE(platform.dial(address, 80), Tried::connected) << address;
+  EXPECT_EQ(web_->visitor(), "");
+  EXPECT_FALSE(platform.hostd->client().check_uplink());
+  expect_closed(platform, true);
+}
+
 }  // namespace
 }  // namespace test
