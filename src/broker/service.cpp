@@ -7,6 +7,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include <charconv>
+
 #include <grp.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -98,7 +100,9 @@ base::Result<http::Response> Service::answer(unsigned uid,
     if (!sealed) return base::passing(sealed);
     return json(200, wire::encode_text(*sealed));
   }
-  bool const leases = path == "/leases" || path.starts_with("/leases/");
+  constexpr std::string_view gateways = "/gateways/";
+  bool const leases =
+      path == "/leases" || path.starts_with("/leases/") || path.starts_with(gateways);
   if (leases && uid != worker_uid_ && !operator_asks)
     return base::fail(Code::denied, "only the worker leases credentials");
   if (head.method == "PUT" && path == "/leases") {
@@ -115,6 +119,16 @@ base::Result<http::Response> Service::answer(unsigned uid,
     for (auto const& [key, value] : *query)
       if (key == "credential") name = value;
     vault_.end_leases(path.substr(std::string_view("/leases/").size()), name);
+    return http::Response{204, {}, {}};
+  }
+  if (head.method == "DELETE" && path.starts_with(gateways)) {
+    std::uint32_t gateway = 0;
+    auto const number = std::string_view(path).substr(gateways.size());
+    auto const [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), gateway);
+    if (error != std::errc() || end != number.data() + number.size())
+      return base::fail(Code::invalid_argument, "a gateway is named by its user id");
+    vault_.end_leases_of(gateway);
     return http::Response{204, {}, {}};
   }
   return base::fail(Code::not_found, "the broker has no such call");

@@ -143,6 +143,10 @@ void Vault::end_leases(std::string_view sandbox, std::string_view name) {
   });
 }
 
+void Vault::end_leases_of(std::uint32_t gateway_uid) {
+  std::erase_if(leases_, [&](auto const& pair) { return pair.first.first == gateway_uid; });
+}
+
 wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
   drop_expired();
   auto const found = leases_.find({uid, request.credential});

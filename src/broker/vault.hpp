@@ -22,6 +22,9 @@ class Vault {
   /// the same name.
   base::Result<void> lease(wire::Lease const& request);
   void end_leases(std::string_view sandbox, std::string_view name = {});
+  /// A new gateway begins with none: user ids come back, and what was leased to the sandbox that had
+  /// this one before must not be found by its successor, whatever became of that worker.
+  void end_leases_of(std::uint32_t gateway_uid);
 
   /// The header for one request of the gateway with user id `uid`, or why not. Never says whether a
   /// credential exists that this gateway has no lease for.

@@ -87,6 +87,14 @@ TEST_F(VaultTest, LeasesEnd) {
   EXPECT_FALSE(vault_->use(900'001, use()).ok);
 }
 
+TEST_F(VaultTest, ANewGatewayInheritsNothingOfItsUserId) {
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  vault_->end_leases_of(900'002);
+  EXPECT_TRUE(vault_->use(900'001, use()).ok);
+  vault_->end_leases_of(900'001);
+  EXPECT_EQ(vault_->use(900'001, use()).code, "not_found");
+}
+
 TEST_F(VaultTest, ABindingCannotBeWidenedAndRowsCannotBeSwapped) {
   auto const sealed = vault_->seal(seal_request()).value();
   EXPECT_EQ(sealed.ciphertext.find(to_hex("sk-secret")), std::string::npos);

@@ -1,4 +1,5 @@
 #include "async/alarm.hpp"
+#include "base/base64.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/guest_auth.hpp"
 #include "gateway/http1.hpp"
@@ -82,6 +83,17 @@ struct Injected {
   std::string id;          // id/version, for the audit
   std::unique_ptr<Scrubber> scrubber;
 };
+
+/// What an answer must not show of a header: what follows its scheme, and of Basic the password
+/// too, as a server that has decoded it may say it.
+std::vector<std::string> secrets_of(std::string_view value) {
+  auto const space = value.rfind(' ');
+  std::vector<std::string> out{std::string(value.substr(space + 1))};
+  if (!value.starts_with("Basic ")) return out;
+  auto pair = base::base64_decoded(out.front());
+  if (pair) out.push_back(pair->substr(pair->find(':') + 1));
+  return out;
+}
 
 bool is_scannable(ResponseHead const& head) {
   auto const* encoding = head.find("content-encoding");
@@ -216,10 +228,10 @@ class HttpServer {
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
-      auto const bare = std::string_view(used->value).substr(used->value.rfind(' ') + 1);
+      head.remove("sec-websocket-extensions");  // nor could a compressed frame
       out.push_back({one.credential,
                      fmt::format("{}/{}", used->id, used->version),
-                     std::make_unique<Scrubber>(bare)});
+                     std::make_unique<Scrubber>(secrets_of(used->value))});
       head.fields.push_back({std::move(used->header), std::move(used->value)});
       flow_.credentials.push_back(one.credential);
       record_.credential = out.back().id;
@@ -390,7 +402,7 @@ class HttpServer {
     if (upgraded) {
       bool const sent = co_await flush();
       if (!sent) co_return false;
-      co_await relay_frames();
+      co_await relay_frames(injected);
       co_return false;
     }
     bool const whole = co_await send_answer_body(method == "HEAD" ? Framing{} : head->body,
@@ -405,15 +417,28 @@ class HttpServer {
     if (decision.rule_text)
       for (auto const& name : decision.rule_text->drop_response_headers)
         head.remove(name);
-    for (auto& one : injected)
+    for (auto& one : injected) {
+      head.reason = one.scrubber->scrub(head.reason);
+      // In a name even asterisks would tell that it was there, and where.
+      std::erase_if(head.fields,
+                    [&](Field const& field) { return one.scrubber->finds(field.name); });
       for (auto& field : head.fields)
         field.value = one.scrubber->scrub(field.value);
+    }
   }
 
   /// Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
-  asio::awaitable<void> relay_frames() {
-    co_await relay_websocket(
-        gateway_, guest_, reader_.take_all(), *upstream_->stream, upstream_->reader.take_all());
+  asio::awaitable<void> relay_frames(std::vector<Injected>& injected) {
+    std::vector<Scrubber*> scrubbers;
+    for (auto& one : injected)
+      scrubbers.push_back(one.scrubber.get());
+    co_await relay_websocket(gateway_,
+                             guest_,
+                             reader_.take_all(),
+                             *upstream_->stream,
+                             upstream_->reader.take_all(),
+                             scrubbers);
+    count_hits(&injected);
   }
 
   asio::awaitable<bool> send_answer_body(Framing framing, std::vector<Injected>* injected) {
@@ -442,8 +467,10 @@ class HttpServer {
     }
     std::string rest;
     if (injected)
-      for (auto& one : *injected)
-        rest = one.scrubber->pass(rest) + one.scrubber->finish();
+      for (auto& one : *injected) {
+        rest = one.scrubber->pass(rest);
+        rest += one.scrubber->finish();
+      }
     count_hits(injected);
     bool const sent = co_await send_piece(rest, chunked);
     if (!sent) co_return false;

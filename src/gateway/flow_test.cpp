@@ -155,7 +155,9 @@ class Origin {
   async::TaskGroup tasks_;
 };
 
-asio::awaitable<void> fake_broker(net::Stream stream, std::vector<std::string>* asked) {
+asio::awaitable<void> fake_broker(net::Stream stream,
+                                  std::vector<std::string>* asked,
+                                  std::string const* value) {
   std::array<char, 8192> buffer;
   while (true) {
     auto const got = co_await stream->read_some(buffer);
@@ -168,7 +170,7 @@ asio::awaitable<void> fake_broker(net::Stream stream, std::vector<std::string>* 
     used.code = used.ok ? "" : "denied";
     used.message = used.ok ? "" : "the credential is not bound to this request";
     used.header = "x-api-key";
-    used.value = used.ok ? "sk-secret-value-0123" : "";
+    used.value = used.ok ? *value : "";
     used.id = "c1";
     used.question = use ? use->question : 0;
     auto const sent = co_await stream->write_text(wire::encode_text(used) + "\n");
@@ -189,7 +191,7 @@ class Rig {
         plain(on, nullptr),
         tasks(on) {
     auto [ours, theirs] = net::make_pipe(on);
-    tasks.spawn("broker", fake_broker(std::move(theirs), &asked));
+    tasks.spawn("broker", fake_broker(std::move(theirs), &asked, &credential));
     gateway =
         std::make_unique<Gateway>(on, records, std::make_unique<BrokerClient>(on, std::move(ours)));
     tasks.spawn("credentials", gateway->broker()->run());
@@ -284,6 +286,7 @@ class Rig {
   Records records;
   Origin origin;
   Origin plain;
+  std::string credential = "sk-secret-value-0123";  // what the broker puts in
   std::vector<std::string> asked;
   std::string ca_pem;
   std::unique_ptr<Gateway> gateway;
@@ -452,6 +455,44 @@ TEST(Flow, AReflectedCredentialIsScrubbed) {
     EXPECT_EQ(answer.find("secret"), std::string::npos) << answer;
     EXPECT_EQ(answer.find("Set-Cookie"), std::string::npos) << answer;
     EXPECT_NE(answer.find("********************"), std::string::npos) << answer;
+  });
+}
+
+TEST(Flow, AReflectedCredentialIsScrubbedWhereverItIsPut) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    rig.credential = "Basic dXNlcjpzay1zZWNyZXQtdmFsdWUtMDEyMw==";  // user:sk-secret-value-0123
+    rig.origin.answer =
+        "HTTP/1.1 200 sk-secret-value-0123\r\nX-sk-secret-value-0123: 1\r\nX-Echo: "
+        "dXNlcjpzay1zZWNyZXQtdmFsdWUtMDEyMw==\r\nContent-Length: 20\r\n\r\nsk-secret-value-0123";
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ********************\r\n")) << answer;
+    EXPECT_EQ(answer.find("secret"), std::string::npos) << answer;
+    EXPECT_EQ(answer.find("dXNlcjpz"), std::string::npos) << answer;
+    EXPECT_TRUE(answer.ends_with("\r\n\r\n********************")) << answer;
+  });
+}
+
+TEST(Flow, AReflectedCredentialIsScrubbedInFramesToo) {
+  auto const rules =
+      R"({"id":"llm","hosts":["api.corp.example"],"ports":[TLS],"http":{"websocket":true},"inject":[{"credential":"llm-key"}]})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.answer =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "
+        "websocket\r\n\r\n\x81\x18got sk-secret-value-0123\x81\x02ks";
+    auto secured =
+        co_await rig.secure(rig.connect("api.corp.example", rig.origin.port()), "api.corp.example");
+    EXPECT_TRUE(secured);
+    if (!secured) co_return;
+    auto const sent = co_await (*secured)->write_text(
+        fmt::format("GET /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\nConnection: "
+                    "Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: "
+                    "permessage-deflate\r\n\r\n",
+                    rig.origin.port()));
+    EXPECT_TRUE(sent);
+    auto const answer = co_await rig.read_answer(**secured);
+    EXPECT_TRUE(answer.ends_with("\x81\x18got ********************\x81\x02ks")) << answer;
+    EXPECT_EQ(rig.origin.received.find("deflate"), std::string::npos) << rig.origin.received;
   });
 }
 

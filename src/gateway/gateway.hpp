@@ -31,11 +31,14 @@ struct LiveFlow {
   std::function<void()> cut;
 };
 
+class Scrubber;
+
 /// Where decisions go. Coalesces repeats of one denial within a second.
 class DecisionSink {
  public:
   virtual ~DecisionSink() = default;
   virtual void report(wire::GatewayDecision decision) = 0;
+
   /// A name has an address now, which a successor of this process shall know.
   virtual void name_made(domain::HostName const& /*name*/, std::uint32_t /*address*/) {}
 };
@@ -46,8 +49,10 @@ class Gateway {
   Gateway(asio::any_io_executor executor, DecisionSink& sink, std::unique_ptr<BrokerClient> broker);
   ~Gateway();
 
-  /// Opens the network; once in a life. Fails, and stays closed, when something of it cannot be enforced.
+  /// Opens the network; once in a life. Fails, and stays closed, when something of it cannot be
+  /// enforced.
   base::Result<wire::GatewayStarted> start(wire::GatewayStart const& start);
+
   bool started() const noexcept { return dialer_ != nullptr; }
 
   /// Swaps the policy and judges every live connection again; the ones that lost their permission
@@ -138,13 +143,15 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream);
 
-/// The two directions of a WebSocket after its handshake, frame by frame: what is no frame ends both.
-/// The texts are bytes that were read ahead.
+/// The two directions of a WebSocket after its handshake, frame by frame: what is no frame ends
+/// both. The texts are bytes that were read ahead. The scrubbers go over what the server says, each
+/// frame by itself.
 asio::awaitable<void> relay_websocket(Gateway& gateway,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,
-                                      std::string from_upstream);
+                                      std::string from_upstream,
+                                      std::vector<Scrubber*> scrubbers);
 
 /// A stream that first gives bytes which were read ahead of it.
 net::Stream with_prefix(std::string prefix, net::Stream stream);

@@ -1,10 +1,24 @@
 #include "gateway/gateway.hpp"
+#include "gateway/scrubber.hpp"
 #include "gateway/websocket.hpp"
 
 namespace gateway {
 namespace {
 
 constexpr std::size_t chunk_bytes = 16 * 1024;
+
+/// The lengths stay, so the frames do. What may be a beginning is held back within a frame only: a
+/// frame that ends is not kept waiting for the next one.
+std::string scrubbed(std::vector<Scrubber*> const& scrubbers,
+                     std::span<char const> bytes,
+                     WebSocketGuard const& guard) {
+  std::string text(bytes.data(), bytes.size());
+  for (auto* scrubber : scrubbers) {
+    text = scrubber->pass(text);
+    if (guard.between_frames()) text += scrubber->finish();
+  }
+  return text;
+}
 
 /// One direction; ends the other side's reading half when this one ends. `guard` is null for raw
 /// bytes.
@@ -13,6 +27,7 @@ asio::awaitable<void> pump(Gateway* gateway,
                            net::ByteStream* to,
                            bool up,
                            WebSocketGuard* guard,
+                           std::vector<Scrubber*> scrubbers,
                            std::string ahead) {
   std::vector<char> buffer(ahead.begin(), ahead.end());
   std::size_t have = buffer.size();
@@ -31,7 +46,9 @@ asio::awaitable<void> pump(Gateway* gateway,
     auto const bytes = std::span(buffer).first(std::exchange(have, 0));
     if (!gateway->admit_bytes(up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
     if (guard && !guard->check({bytes.data(), bytes.size()})) break;
-    auto const sent = co_await to->write_all(bytes);
+    auto const clean = scrubbers.empty() ? std::string() : scrubbed(scrubbers, bytes, *guard);
+    auto const sent =
+        co_await to->write_all(scrubbers.empty() ? bytes : std::span<char const>(clean));
     if (!sent) break;
   }
   from->close();
@@ -82,8 +99,8 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream) {
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, {}));
-  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, {}));
+  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, {}, {}));
+  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, {}, {}));
   co_await both.join();
 }
 
@@ -91,12 +108,20 @@ asio::awaitable<void> relay_websocket(Gateway& gateway,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,
-                                      std::string from_upstream) {
+                                      std::string from_upstream,
+                                      std::vector<Scrubber*> scrubbers) {
   WebSocketGuard up(WebSocketGuard::From::guest);
   WebSocketGuard down(WebSocketGuard::From::server);
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true, &up, std::move(from_guest)));
-  both.spawn("down", pump(&gateway, &upstream, &guest, false, &down, std::move(from_upstream)));
+  both.spawn("up", pump(&gateway, &guest, &upstream, true, &up, {}, std::move(from_guest)));
+  both.spawn("down",
+             pump(&gateway,
+                  &upstream,
+                  &guest,
+                  false,
+                  &down,
+                  std::move(scrubbers),
+                  std::move(from_upstream)));
   co_await both.join();
 }
 

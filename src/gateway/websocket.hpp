@@ -20,6 +20,9 @@ class WebSocketGuard {
   /// of nothing.
   base::Result<void> check(std::string_view bytes);
 
+  /// True after the last byte of a frame, and before the first one.
+  bool between_frames() const noexcept { return head_at_ == 0 && !in_payload_; }
+
  private:
   base::Result<void> on_head_byte(std::uint8_t byte);
   base::Result<void> on_first(std::uint8_t byte);

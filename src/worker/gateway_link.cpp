@@ -168,6 +168,8 @@ async::Task<void> GatewayLink::adopt_or_start(From from) {
     question.names = true;
     co_return co_await send(std::move(question));
   }
+  auto cleared = co_await clear_leases();
+  if (!cleared) co_return base::passing(cleared);
   auto trusted = read_authorities(host_.config.upstream_ca_file);
   if (!trusted) co_return base::passing(trusted);
   co_return co_await send(start_command(std::move(*trusted)));
@@ -451,6 +453,20 @@ asio::awaitable<void> GatewayLink::switch_off(std::string reason) {
                      {{"sandbox", wanted_.sandbox}, {"what", ended.error().message()}});
   if (stream_) stream_->close();
   changed_.notify_all();
+}
+
+/// Of whoever had this gateway's user id before, if that was not told to the broker any more.
+async::Task<void> GatewayLink::clear_leases() {
+  http::RequestHead head{
+      "DELETE", fmt::format("/gateways/{}", gateway_user_), {{"Host", "broker"}}};
+  auto reply =
+      co_await host_.broker.request(std::move(head), "", base::system_clock().in(broker_patience));
+  // A broker that is not there has no lease: it keeps them in memory alone.
+  bool const none = !reply && reply.error().code() == base::Code::unavailable;
+  if (none || (reply && reply->status == 204)) co_return base::Result<void>();
+  if (!reply) co_return base::passing(reply, "end the leases of the gateway's user");
+  co_return base::fail(base::Code::unavailable,
+                       fmt::format("the broker did not end leases: status {}", reply->status));
 }
 
 async::Task<void> GatewayLink::put_leases() {

@@ -87,6 +87,7 @@ class GatewayLink {
   void remember(std::map<std::string, std::string> const& names);
   /// Tells the slot's rules.
   async::Task<void> let_through(domain::Reach reach);
+  async::Task<void> clear_leases();
   async::Task<void> put_leases();
   async::Task<void> end_revoked();
   async::Task<void> send(wire::GatewayCommand command);
