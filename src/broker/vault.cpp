@@ -2,6 +2,7 @@
 
 #include "base/base64.hpp"
 #include "broker/aead.hpp"
+#include "domain/credential_profiles.hpp"
 #include "domain/egress_policy.hpp"
 
 namespace broker {
@@ -44,8 +45,9 @@ base::Result<void> check_binding(wire::CredentialBinding const& binding) {
       return bad(fmt::format("binding.hosts: \"{}\" is not an exact lower-case host name", host));
   }
   if (!is_header_name(binding.header)) return bad("binding.header is not a header name");
-  if (binding.form != "header" && binding.form != "bearer" && binding.form != "basic")
-    return bad("binding.form: header, bearer or basic");
+  if (binding.form != "header" && binding.form != "bearer" && binding.form != "basic" &&
+      binding.form != "plain")
+    return bad("binding.form: header, bearer, basic or plain");
   if (binding.form == "basic" && binding.username.find(':') != std::string::npos)
     return bad("binding.username must not have a colon");
   for (auto const& path : binding.paths)
@@ -76,6 +78,11 @@ bool fits(wire::CredentialBinding const& binding, wire::Use const& request) {
   return std::ranges::any_of(binding.paths, [&](auto const& glob) {
     return domain::path_matches(glob, request.path) && domain::path_matches(glob, plain);
   });
+}
+
+/// Whatever binding and policy say: what is given out there would be the guest's to keep.
+bool is_minting(wire::CredentialBinding const& binding, wire::Use const& request) {
+  return binding.deny && domain::is_endpoint_of(*binding.deny, request.method, request.path);
 }
 
 wire::Used refused(std::string_view code, std::string message) {
@@ -154,8 +161,12 @@ wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
   auto const& entry = found->second;
   if (!fits(entry.binding, request))
     return refused("denied", "the credential is not bound to this request");
+  if (is_minting(entry.binding, request))
+    return refused("denied",
+                   "this endpoint gives out new credentials, which a sandbox must not get");
   wire::Used out;
   out.ok = true;
+  out.plain = entry.binding.form == "plain";
   out.header = entry.binding.header;
   out.value = header_value(entry.binding, entry.value.reveal());
   out.id = entry.id;

@@ -72,6 +72,30 @@ TEST_F(VaultTest, GivesTheHeaderForTheBoundRequestOnly) {
   EXPECT_TRUE(refused([](auto& r) { r.credential = "other"; }));
 }
 
+TEST_F(VaultTest, GivesNothingWhereNewCredentialsAreGivenOut) {
+  auto request = seal_request();
+  request.binding.methods.clear();
+  request.binding.deny = {{"POST", "/v1/keys"}, {"", "/v1/organizations/**"}};
+  auto const sealed = vault_->seal(request).value();
+  ASSERT_TRUE(vault_->lease(lease_of(sealed)));
+  auto const code_at = [&](std::string method, std::string path) {
+    auto asked = use();
+    asked.method = std::move(method);
+    asked.path = std::move(path);
+    auto const answer = vault_->use(900'001, asked);
+    EXPECT_EQ(answer.ok, !answer.value.empty());
+    return answer.ok ? "ok" : answer.code;
+  };
+  EXPECT_EQ(code_at("POST", "/v1/messages"), "ok");
+  EXPECT_EQ(code_at("GET", "/v1/keys"), "ok");
+  for (auto const* path : {"/v1/keys", "/v1/Keys/", "/v1/%6beys"})
+    EXPECT_EQ(code_at("POST", path), "denied") << path;
+  EXPECT_EQ(code_at("GET", "/v1/organizations/a/keys"), "denied");
+  auto without = sealed;
+  without.binding.deny.reset();
+  EXPECT_FALSE(vault_->lease(lease_of(without))) << "taken out of the row afterwards";
+}
+
 TEST_F(VaultTest, AnotherGatewayHasNothing) {
   ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
   EXPECT_EQ(vault_->use(900'002, use()).code, "not_found");
@@ -123,6 +147,16 @@ TEST_F(VaultTest, FormsOfTheHeader) {
   request.value = "ghp";
   ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(request).value())));
   EXPECT_EQ(vault_->use(900'001, use()).value, "Basic eC1hY2Nlc3MtdG9rZW46Z2hw");
+}
+
+TEST_F(VaultTest, WhatIsNoSecretSaysSo) {
+  auto request = seal_request();
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(request).value())));
+  EXPECT_FALSE(vault_->use(900'001, use()).plain);
+  request.binding.form = "plain";
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(request).value())));
+  EXPECT_TRUE(vault_->use(900'001, use()).plain);
+  EXPECT_EQ(vault_->use(900'001, use()).value, "sk-secret-value");
 }
 
 TEST_F(VaultTest, RefusesWhatCannotBeAHeader) {

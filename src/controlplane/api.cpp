@@ -87,7 +87,8 @@ Api::Api(asio::any_io_executor executor,
       native_(service_, store_, nodes_, workers_, hub_, guests_, native_options(config)),
       policies_(service_, network_, store_, workers_),
       credentials_(network_, store_, executor, config.broker_socket()),
-      e2b_(service_, store_, e2b_options(config)),
+      quarantine_(nodes_, store_, network_),
+      e2b_(service_, store_, executor, config.broker_socket(), e2b_options(config)),
       front_(router_, store_, audit_, front_options(config)),
       public_peers_({config.proxy_user}),
       door_(std::make_unique<Door>(public_peers_, front_)),
@@ -115,6 +116,7 @@ async::Task<void> Api::run() {
   loops_.spawn("watch nodes", nodes_.run());
   loops_.spawn("renew leases", service_.renew_leases());
   loops_.spawn("finish policies", network_.finish_recent());
+  loops_.spawn("quarantine", quarantine_.run());
   loops_.spawn("write key uses", audit_.run());
   auto listening = listen();
   if (listening) {

@@ -6,6 +6,7 @@
 #include "controlplane/native.hpp"
 #include "controlplane/native_credentials.hpp"
 #include "controlplane/native_policies.hpp"
+#include "controlplane/quarantine.hpp"
 #include "wire/config.hpp"
 
 /// The whole of space-api: everything built in the order of dependency, two sockets, four loops.
@@ -31,6 +32,8 @@ class Api {
 
   Nodes& nodes() noexcept { return nodes_; }
 
+  Quarantine& quarantine() noexcept { return quarantine_; }
+
  private:
   base::Result<void> listen();
   asio::awaitable<void> close();
@@ -49,6 +52,7 @@ class Api {
   Native native_;
   PolicyRoutes policies_;
   CredentialRoutes credentials_;
+  Quarantine quarantine_;
   e2b::E2b e2b_;
   Router router_;
   Front front_;

@@ -1,6 +1,8 @@
 // E2B's words about outgoing traffic as a policy of the sandbox's own level, at its create and
 // later.
+#include "base/id.hpp"
 #include "controlplane/e2b_routes.hpp"
+#include "domain/host_name.hpp"
 
 #include <arpa/inet.h>
 
@@ -62,6 +64,69 @@ bool present(json::value const& value) {
   return !value.is_null();
 }
 
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+bool is_host(std::string_view said, std::string_view host) {
+  return lower(said) == host;
+}
+
+/// "a.example", "*.a.example" (below it), "*".
+bool is_allowed(wire::PolicyRule const& names, std::string_view host) {
+  return std::ranges::any_of(names.hosts, [&](std::string const& said) {
+    if (said == "*") return true;
+    if (said.starts_with("*.")) return host.ends_with(lower(said).substr(1));
+    return is_host(said, host);
+  });
+}
+
+/// The credentials that take_header_rules() and seal() make of a domain's headers.
+std::vector<wire::Injection> injections_of(std::string_view host, json::value const& list) {
+  std::vector<wire::Injection> out;
+  auto const* rules = list.if_array();
+  auto const* rule = rules && !rules->empty() ? rules->front().if_object() : nullptr;
+  auto const* transform = rule ? rule->if_contains("transform") : nullptr;
+  auto const* headers = transform && transform->is_object()
+                            ? transform->get_object().if_contains("headers")
+                            : nullptr;
+  if (!headers || !headers->is_object()) return out;
+  for (auto const& [name, value] : headers->get_object())
+    out.push_back({credential_name_of(host, name)});
+  return out;
+}
+
+/// Headers are set over TLS alone; the same host at port 80 is what it is without them. A host that
+/// is not allowed does not become so by having headers.
+std::vector<wire::PolicyRule> transforms_of(json::object const& network,
+                                            wire::PolicyRule const& names,
+                                            wire::Posture posture) {
+  std::vector<wire::PolicyRule> out;
+  auto const* rules = network.if_contains("rules");
+  if (!rules || !rules->is_object()) return out;
+  for (auto const& [domain, list] : rules->get_object()) {
+    auto const name = domain::HostName::parse(std::string_view(domain));
+    if (!name || (posture != wire::Posture::open && !is_allowed(names, name->str()))) continue;
+    auto injections = injections_of(name->str(), list);
+    if (injections.empty()) continue;
+    wire::PolicyRule secure;
+    secure.id = "rules." + name->str();
+    secure.hosts = {name->str()};
+    secure.ports = {443};
+    secure.inject = std::move(injections);
+    wire::PolicyRule plain;
+    plain.id = secure.id + ".80";
+    plain.hosts = secure.hosts;
+    plain.ports = {80};
+    out.push_back(std::move(secure));
+    out.push_back(std::move(plain));
+  }
+  return out;
+}
+
 }  // namespace
 
 /// Allow beats deny, as these users expect: names and networks of allowOut are the exceptions from
@@ -83,7 +148,6 @@ wire::Policy egress_of(json::value const& kept) {
     else if (auto cidr = ipv4_network(one))
       policy.cidr.allow.push_back(std::move(*cidr));
   }
-  if (!names.hosts.empty()) policy.rules.push_back(std::move(names));
   for (auto const& one : list_in(network, "denyOut")) {
     if (closed) break;  // it replaces the other denials
     if (one == all_traffic)
@@ -91,7 +155,32 @@ wire::Policy egress_of(json::value const& kept) {
     else if (auto cidr = ipv4_network(one))
       policy.cidr.deny.push_back(std::move(*cidr));
   }
+  auto transforms = transforms_of(network, names, policy.posture);
+  // A host's own rules decide alone.
+  for (auto const& rule : transforms)
+    std::erase_if(names.hosts,
+                  [&](std::string const& host) { return is_host(host, rule.hosts.front()); });
+  if (!names.hosts.empty()) policy.rules.push_back(std::move(names));
+  std::ranges::move(transforms, std::back_inserter(policy.rules));
   return policy;
+}
+
+/// Each under a fresh id: a value that comes again is a new one to the broker and to the machines.
+async::Task<std::vector<store::SandboxCredential>> E2b::seal(std::vector<HeaderRule> rules,
+                                                             base::Deadline deadline) {
+  std::vector<store::SandboxCredential> out;
+  for (auto& rule : rules) {
+    wire::Seal request;
+    request.credential = base::make_uuid7();
+    request.value = rule.value;
+    request.binding.hosts = {rule.host};
+    request.binding.header = rule.header;
+    if (is_plain_header(rule.header)) request.binding.form = "plain";
+    auto sealed = co_await sealer_.seal(std::move(request), deadline);
+    if (!sealed) co_return base::passing(sealed, "network.rules");
+    out.push_back({credential_name_of(rule.host, rule.header), std::move(*sealed)});
+  }
+  co_return out;
 }
 
 void E2b::add_egress_routes(Router& router) {
@@ -109,22 +198,28 @@ void E2b::add_egress_routes(Router& router) {
 async::Task<Reply> E2b::set_network(Call& call) {
   auto row = co_await visible(call);
   if (!row) co_return base::passing(row);
+  Wipe const wipe_body{call.body};
   auto update = decode_body<NetworkUpdate>(call);
   if (!update) co_return base::passing(update);
-  if (present(update->rules)) co_return error_reply(501, no_rules);
-  if (present(update->egressProxy))
-    co_return error_reply(501, "egressProxy is not available in this version");
+  auto secrets = take_header_rules(update->rules);
+  if (!secrets) co_return base::passing(secrets);
+  if (present(update->egressProxy)) co_return error_reply(501, no_proxy);
   NewSandbox asked;
   asked.allow_internet_access = update->allow_internet_access;
   json::object lists;
   if (update->allowOut) lists["allowOut"] = wire::encode(*update->allowOut);
   if (update->denyOut) lists["denyOut"] = wire::encode(*update->denyOut);
+  if (update->rules.is_object()) lists["rules"] = std::move(update->rules);
   if (!lists.empty()) asked.network = std::move(lists);
   auto kept = network_of(asked, row->secure);
   if (!kept) co_return base::passing(kept);
   auto const policy = egress_of(*kept);
   auto& network = service_.network();
-  auto checked = co_await network.check_own(controlplane::network_of(*row), policy, call.deadline);
+  auto sealed = co_await seal(std::move(*secrets), call.deadline);
+  if (!sealed) co_return base::passing(sealed);
+  auto of = controlplane::network_of(*row);
+  of.brought = *sealed;
+  auto checked = co_await network.check_own(std::move(of), policy, call.deadline);
   if (!checked) co_return base::passing(checked);
   json::object merged;
   if (kept->is_object()) merged = kept->get_object();
@@ -134,6 +229,9 @@ async::Task<Reply> E2b::set_network(Call& call) {
   }
   auto noted = co_await store_.policies.note_network(row->id, std::move(merged), call.deadline);
   if (!noted) co_return base::passing(noted);
+  auto replaced = co_await store_.credentials.replace_of_sandbox(
+      row->public_id, std::move(*sealed), call.deadline);
+  if (!replaced) co_return base::passing(replaced);
   auto put = co_await store_.policies.put(
       {"sandbox", row->public_id, wire::encode(policy), call.owner.key_public_id, {}},
       call.deadline);

@@ -112,12 +112,15 @@ base::Result<json::value> network_of(NewSandbox const& request, bool secure) {
   if (request.network.is_null()) return kept.empty() ? json::value() : json::value(std::move(kept));
   auto network = wire::decode<Network>(request.network, wire::UnknownKeys::ignore);
   if (!network) return base::passing(network, "network");
-  if (auto checked = check_lists(*network, !request.allow_internet_access.value_or(true)); !checked) return base::passing(checked);
+  if (auto checked = check_lists(*network, !request.allow_internet_access.value_or(true)); !checked)
+    return base::passing(checked);
   if (auto checked = check_ingress(*network, secure); !checked) return base::passing(checked);
   if (network->allowOut) kept["allowOut"] = wire::encode(*network->allowOut);
   if (network->denyOut) kept["denyOut"] = wire::encode(*network->denyOut);
   if (network->allowPublicTraffic) kept["allowPublicTraffic"] = *network->allowPublicTraffic;
   if (network->maskRequestHost) kept["maskRequestHost"] = *network->maskRequestHost;
+  if (auto const* rules = network->rules.if_object(); rules && !rules->empty())
+    kept["rules"] = *rules;  // without their values: take_header_rules()
   return json::value(std::move(kept));
 }
 

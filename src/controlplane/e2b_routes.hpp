@@ -1,8 +1,10 @@
 #pragma once
 
+#include "controlplane/e2b_rules.hpp"
 #include "controlplane/e2b_schema.hpp"
 #include "controlplane/router.hpp"
 #include "controlplane/sandbox_service.hpp"
+#include "controlplane/sealer.hpp"
 
 /// E2B's control API over the same service as the native routes: paths, status codes, bodies and
 /// wording that the unmodified clients 2.21.1 and newer expect. What this version does not have
@@ -20,8 +22,15 @@ class E2b {
     std::chrono::seconds pause_wait{240};
   };
 
-  E2b(SandboxService& service, store::Store& store, Options options)
-      : service_(service), store_(store), options_(std::move(options)) {}
+  E2b(SandboxService& service,
+      store::Store& store,
+      asio::any_io_executor executor,
+      std::string broker_socket,
+      Options options)
+      : service_(service),
+        store_(store),
+        sealer_(std::move(executor), std::move(broker_socket)),
+        options_(std::move(options)) {}
 
   /// The E2b must outlive the router.
   void add_routes(Router& router);
@@ -66,6 +75,8 @@ class E2b {
   // e2b_egress.cpp
   void add_egress_routes(Router& router);
   async::Task<Reply> set_network(Call& call);
+  async::Task<std::vector<store::SandboxCredential>> seal(std::vector<HeaderRule> rules,
+                                                          base::Deadline deadline);
 
   // e2b_later.cpp
   void add_later_routes(Router& router);
@@ -77,15 +88,16 @@ class E2b {
 
   SandboxService& service_;
   store::Store& store_;
+  Sealer sealer_;
   Options options_;
 };
 
 // For the files above.
 Reply error_reply(int status, std::string_view message);
 
-inline constexpr std::string_view no_rules =
-    "network.rules are not available in this version: keep the secret with `space credential put` "
-    "and inject it with a policy, PUT /v1/sandboxes/{id}/policy";
+inline constexpr std::string_view no_proxy =
+    "network.egressProxy is not available in this version: connections leave through the "
+    "sandbox's own gateway";
 Asker asker_of(Call const& call);
 
 /// The body as a struct; an empty body is {}. Unknown keys are ignored.

@@ -38,10 +38,7 @@ std::string unavailable_part(NewSandbox const& body) {
   }
   if (is_present(body.volumeMounts))
     return "volumeMounts are not available in this version: there are no volumes yet";
-  if (has(body.network, "rules"))
-    return std::string(no_rules);
-  if (has(body.network, "egressProxy"))
-    return "network.egressProxy is not available in this version";
+  if (has(body.network, "egressProxy")) return std::string(no_proxy);
   if (has(body.iam, "tokens")) return "iam tokens are not available in this version";
   return {};
 }
@@ -135,6 +132,21 @@ base::Result<store::SandboxFilter> filter_of(Call const& call) {
   return filter;
 }
 
+/// The values of `network.rules`, out of the document. From then on neither the body nor what is
+/// kept of it for repeats has them; two creates that differ in a value alone count as one.
+base::Result<std::vector<HeaderRule>> take_secrets(Call& call, json::value& document) {
+  auto* body = document.if_object();
+  auto* network = body ? body->if_contains("network") : nullptr;
+  auto* rules =
+      network && network->is_object() ? network->get_object().if_contains("rules") : nullptr;
+  if (!rules || rules->is_null()) return std::vector<HeaderRule>();
+  Wipe const wipe_body{call.body};
+  auto taken = take_header_rules(*rules);
+  if (taken && !call.request_sha256.empty())
+    call.request_sha256 = sha256_hex(call.request.head.target + "\n" + wire::to_text(document));
+  return taken;
+}
+
 }  // namespace
 
 std::unexpected<base::Error> no_such_sandbox(std::string_view id) {
@@ -202,7 +214,11 @@ Reply E2b::sandbox_answer(int status, store::SandboxRow const& row) const {
 }
 
 async::Task<Reply> E2b::create(Call& call, std::int64_t default_timeout_s, bool always_secure) {
-  auto body = decode_body<NewSandbox>(call);
+  auto document = body_of(call);
+  if (!document) co_return base::passing(document);
+  auto secrets = take_secrets(call, *document);
+  if (!secrets) co_return base::passing(secrets);
+  auto body = wire::decode<NewSandbox>(*document, wire::UnknownKeys::ignore);
   if (!body) co_return base::passing(body);
   auto const timeout = domain::check_timeout(body->timeout.value_or(default_timeout_s),
                                              {.longest = options_.timeout_max});
@@ -212,7 +228,9 @@ async::Task<Reply> E2b::create(Call& call, std::int64_t default_timeout_s, bool 
   auto const asked_template = body->templateID;
   auto spec = spec_of(std::move(*body), call.owner, *timeout);
   if (!spec) co_return base::passing(spec);
-
+  auto sealed = co_await seal(std::move(*secrets), call.deadline);
+  if (!sealed) co_return base::passing(sealed);
+  spec->credentials = std::move(*sealed);
   auto started = co_await service_.create(asker_of(call), std::move(*spec), call.deadline);
   if (!started && started.error().code() == Code::not_found) {
     co_return base::fail(Code::not_found, fmt::format("template '{}' not found", asked_template));

@@ -153,7 +153,7 @@ struct Bench {
   NetworkService network{executor, store, workers, {}};
   SandboxService service{
       executor, store, nodes, workers, hub, tokens, network, {.instance = "api-test"}};
-  E2b e2b{service, store, {.domain = "sbx.test:7443"}};
+  E2b e2b{service, store, executor, directory + "/no-broker.sock", {.domain = "sbx.test:7443"}};
   Router router;
   Audit audit{store.keys};
   Front front{router, store, audit, {}};
@@ -305,7 +305,9 @@ TEST(E2bCreate, WhatIsWrongIsRefusedWithAReasonAndMakesNothing) {
       {R"({"templateID":"base","timeout":60,"volumeMounts":[{"name":"v","path":"/v"}]})",
        501,
        "volumes"},
-      {R"({"templateID":"base","timeout":60,"network":{"rules":{"x.com":[{}]}}})", 501, "rules"},
+      {R"({"templateID":"base","timeout":60,"network":{"rules":{"*.x.com":[{}]}}})",
+       400,
+       "exact host names"},
       {R"({"templateID":"base","timeout":60,"network":{"egressProxy":{"address":"a:1"}}})",
        501,
        "egressProxy"},

@@ -1,8 +1,6 @@
 #include "controlplane/native_credentials.hpp"
 
-#include "controlplane/credential_profiles.hpp"
-
-#include <cstring>
+#include "domain/credential_profiles.hpp"
 
 namespace controlplane {
 namespace {
@@ -10,7 +8,6 @@ namespace {
 using base::Code;
 
 constexpr std::size_t body_bytes_max = 64 << 10;
-constexpr std::chrono::milliseconds broker_patience{5'000};
 
 struct BindingBody {
   std::vector<std::string> hosts;
@@ -40,36 +37,17 @@ struct RotateCredential {
 };
 BOOST_DESCRIBE_STRUCT(RotateCredential, (), (value))
 
-/// A value that was decoded into a body, wiped with it.
-struct Wipe {
-  std::string& value;
-
-  ~Wipe() { explicit_bzero(value.data(), value.size()); }
-};
-
-json::array const& all_profiles() {
-  static json::value const profiles = [] {
-    auto parsed = wire::parse_json(credential_profiles);
-    return parsed && parsed->is_array() ? std::move(*parsed) : json::value(json::array());
-  }();
-  return profiles.as_array();
-}
-
 /// The profile's binding with what was said beside it in its place.
 base::Result<wire::CredentialBinding> binding_of(PutCredential const& body) {
   wire::CredentialBinding out;
   out.form.clear();
   if (!body.profile.empty()) {
-    json::value const* found = nullptr;
-    for (auto const& one : all_profiles())
-      if (one.at("name").as_string() == body.profile) found = &one.at("binding");
+    auto const* found = domain::find_profile(body.profile);
     if (!found)
       return base::fail(Code::invalid_argument,
                         fmt::format("profile: there is no \"{}\"; see GET /v1/credential-profiles",
                                     body.profile.substr(0, 40)));
-    auto decoded = wire::decode<wire::CredentialBinding>(*found);
-    if (!decoded) return base::passing(decoded);
-    out = std::move(*decoded);
+    out = found->binding;
   }
   auto const& said = body.binding;
   if (!said.hosts.empty()) out.hosts = said.hosts;
@@ -79,8 +57,12 @@ base::Result<wire::CredentialBinding> binding_of(PutCredential const& body) {
   if (!said.header.empty()) out.header = said.header;
   if (!said.form.empty()) out.form = said.form;
   if (!said.username.empty()) out.username = said.username;
+  if (out.form == "plain")
+    return base::fail(Code::invalid_argument, "binding.form: header, bearer or basic");
   if (out.form.empty()) out.form = "header";
   if (out.header.empty() && out.form != "header") out.header = "authorization";
+  auto deny = domain::minting_for(out.hosts, body.profile);
+  if (!deny.empty()) out.deny = std::move(deny);
   return out;
 }
 
@@ -141,10 +123,7 @@ CredentialRoutes::CredentialRoutes(NetworkService& network,
                                    store::Store& store,
                                    asio::any_io_executor executor,
                                    std::string broker_socket)
-    : network_(network),
-      store_(store),
-      broker_(std::move(executor),
-              [path = std::move(broker_socket)] { return net::connect_unix(path); }) {}
+    : network_(network), store_(store), sealer_(std::move(executor), std::move(broker_socket)) {}
 
 void CredentialRoutes::add_routes(Router& router) {
   using Member = async::Task<Reply> (CredentialRoutes::*)(Call&);
@@ -178,6 +157,7 @@ void CredentialRoutes::add_routes(Router& router) {
   add("PUT", one + "/value", "rotateCredential", admin, &CredentialRoutes::rotate);
   add("PUT", one + "/grants", "grantCredential", admin, &CredentialRoutes::set_grants);
   add("POST", one + "/revoke", "revokeCredential", admin, &CredentialRoutes::revoke);
+  add("POST", one + "/release", "releaseCredential", admin, &CredentialRoutes::release);
 }
 
 async::Task<store::CredentialRow> CredentialRoutes::named(Call& call) {
@@ -204,7 +184,8 @@ async::Task<Reply> CredentialRoutes::list(Call& call) {
 
 async::Task<Reply> CredentialRoutes::profiles(Call& call) {
   if (auto ok = call.allow_query({}); !ok) co_return base::passing(ok);
-  co_return json_reply(200, json::object{{"profiles", all_profiles()}});
+  co_return json_reply(200,
+                       json::object{{"profiles", wire::encode(domain::credential_profiles())}});
 }
 
 async::Task<Reply> CredentialRoutes::show(Call& call) {
@@ -212,28 +193,6 @@ async::Task<Reply> CredentialRoutes::show(Call& call) {
   if (!row) co_return base::passing(row);
   if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
   co_return json_reply(200, view_of(*row));
-}
-
-async::Task<wire::Sealed> CredentialRoutes::seal(wire::Seal request, base::Deadline deadline) {
-  Wipe const wipe_value{request.value};
-  http::RequestHead head{
-      "POST", "/seal", {{"Host", "broker"}, {"Content-Type", "application/json"}}};
-  auto const until = std::min(deadline, base::system_clock().in(broker_patience));
-  auto reply = co_await broker_.request(std::move(head), wire::encode_text(request), until);
-  if (!reply)
-    co_return base::fail(Code::unavailable,
-                         "the credential broker cannot be reached; nothing was stored",
-                         reply.error().message());
-  if (reply->status != 200) {
-    auto const said = wire::parse_json(reply->body);
-    auto const* message =
-        said && said->is_object() ? said->as_object().if_contains("message") : nullptr;
-    co_return base::fail(base::code_of_http_status(reply->status),
-                         message && message->is_string()
-                             ? std::string(message->as_string())
-                             : std::string("the broker refused the credential"));
-  }
-  co_return wire::decode_text<wire::Sealed>(reply->body, wire::UnknownKeys::ignore);
 }
 
 async::Task<store::CredentialRow> CredentialRoutes::store_sealed(store::NewCredential wanted,
@@ -278,7 +237,7 @@ async::Task<Reply> CredentialRoutes::put(Call& call) {
   wanted.actor = call.owner.key_public_id;
   auto const version = *before ? (*before)->version + 1 : 1;
   auto sealed =
-      co_await seal({wanted.id, version, body->value, std::move(*binding)}, call.deadline);
+      co_await sealer_.seal({wanted.id, version, body->value, std::move(*binding)}, call.deadline);
   if (!sealed) co_return base::passing(sealed);
   wanted.sealed = std::move(*sealed);
   auto row = co_await store_sealed(std::move(wanted), before->has_value(), call.deadline);
@@ -296,7 +255,7 @@ async::Task<Reply> CredentialRoutes::rotate(Call& call) {
   if (!body) co_return base::passing(body);
   Wipe const wipe_value{body->value};
   auto sealed =
-      co_await seal({row->id, row->version + 1, body->value, row->binding}, call.deadline);
+      co_await sealer_.seal({row->id, row->version + 1, body->value, row->binding}, call.deadline);
   if (!sealed) co_return base::passing(sealed);
   store::NewCredential wanted;
   wanted.id = row->id;
@@ -318,6 +277,23 @@ async::Task<Reply> CredentialRoutes::revoke(Call& call) {
   if (!revoked) co_return base::passing(revoked);
   if (*revoked) *row = std::move(**revoked);
   co_return co_await answer(call, std::move(*row));
+}
+
+/// Out of quarantine, with the value that it had: for whoever has looked at why a server sent it
+/// back. A new value (rotate) does it, too.
+async::Task<Reply> CredentialRoutes::release(Call& call) {
+  auto row = co_await named(call);
+  if (!row) co_return base::passing(row);
+  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
+  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  auto released =
+      co_await store_.credentials.release(row->id, call.owner.key_public_id, call.deadline);
+  if (!released) co_return base::passing(released);
+  if (!*released)
+    co_return base::fail(
+        Code::conflict,
+        fmt::format("credential \"{}\" is {}, not quarantined", row->name, row->state));
+  co_return co_await answer(call, std::move(**released));
 }
 
 async::Task<Reply> CredentialRoutes::set_grants(Call& call) {

@@ -2,7 +2,7 @@
 
 #include "controlplane/native.hpp"
 #include "controlplane/network_service.hpp"
-#include "http/client.hpp"
+#include "controlplane/sealer.hpp"
 
 /// The native routes of credentials. A value comes in once, goes to the broker and is wiped; what
 /// is stored and shown is everything but the value.
@@ -19,20 +19,18 @@ class CredentialRoutes {
   void add_routes(Router& router);
 
  private:
-  struct Wanted;
-
   async::Task<Reply> list(Call& call);
   async::Task<Reply> profiles(Call& call);
   async::Task<Reply> show(Call& call);
   async::Task<Reply> put(Call& call);
   async::Task<Reply> rotate(Call& call);
   async::Task<Reply> revoke(Call& call);
+  async::Task<Reply> release(Call& call);
   async::Task<Reply> set_grants(Call& call);
   async::Task<Reply> remove(Call& call);
 
   /// The caller's, by the path and `scope`: not_found.
   async::Task<store::CredentialRow> named(Call& call);
-  async::Task<wire::Sealed> seal(wire::Seal request, base::Deadline deadline);
   async::Task<store::CredentialRow> store_sealed(store::NewCredential wanted,
                                                  bool exists,
                                                  base::Deadline deadline);
@@ -41,7 +39,7 @@ class CredentialRoutes {
 
   NetworkService& network_;
   store::Store& store_;
-  http::Client broker_;
+  Sealer sealer_;
 };
 
 }  // namespace controlplane

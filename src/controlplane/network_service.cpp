@@ -3,8 +3,6 @@
 #include "base/log.hpp"
 #include "domain/egress_policy.hpp"
 
-#include <set>
-
 namespace controlplane {
 namespace {
 
@@ -77,7 +75,7 @@ bool same_leases(std::vector<wire::Lease> const& left, std::vector<wire::Lease> 
 }  // namespace
 
 NetworkOf network_of(store::SandboxRow const& row) {
-  return {row.project_id, row.project_public_id, row.template_public_id, row.public_id};
+  return {row.project_id, row.project_public_id, row.template_public_id, row.public_id, {}};
 }
 
 std::string why_not_granted(store::CredentialRow const& credential,
@@ -152,6 +150,16 @@ async::Task<NetworkPlan> NetworkService::check_own(NetworkOf of,
   co_return out;
 }
 
+/// Only what the sandbox brought itself has a colon in its name.
+async::Task<std::vector<store::SandboxCredential>> NetworkService::brought_along(
+    NetworkOf const* of, std::set<std::string> const* names, base::Deadline deadline) {
+  bool const any = std::ranges::any_of(
+      *names, [](std::string const& name) { return name.find(':') != std::string::npos; });
+  if (!any) co_return std::vector<store::SandboxCredential>();
+  if (of->brought) co_return *of->brought;
+  co_return co_await store_.credentials.of_sandbox(of->sandbox, deadline);
+}
+
 /// A name means the nearest credential of that name, whether or not it may be used.
 async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
                                                   NetworkOf const* of,
@@ -175,6 +183,18 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
     wire::Lease lease;
     lease.sandbox = of->sandbox;
     lease.name = name;
+    lease.sealed = std::move(one.sealed);
+    plan->credentials.push_back(std::move(lease));
+  }
+  auto brought = co_await brought_along(of, &names, deadline);
+  if (!brought) co_return base::passing(brought);
+  for (auto& one : *brought) {
+    if (!names.contains(one.name)) continue;
+    bindings[one.name] = one.sealed.binding;
+    refused[one.name].clear();
+    wire::Lease lease;
+    lease.sandbox = of->sandbox;
+    lease.name = one.name;
     lease.sealed = std::move(one.sealed);
     plan->credentials.push_back(std::move(lease));
   }

@@ -4,6 +4,8 @@
 #include "controlplane/worker_client.hpp"
 #include "store/store.hpp"
 
+#include <set>
+
 /// What sandboxes may reach: the stored levels put together, credentials leased, and both brought
 /// into force on machines that run. Without an uplink everything is stored and nothing goes out.
 namespace controlplane {
@@ -14,6 +16,8 @@ struct NetworkOf {
   std::string project_public_id;
   std::string template_public_id;
   std::string sandbox;
+  /// What it will have brought along after the next change, in the place of what is stored.
+  std::optional<std::vector<store::SandboxCredential>> brought = std::nullopt;
 };
 
 NetworkOf network_of(store::SandboxRow const& row);
@@ -100,6 +104,8 @@ class NetworkService {
   async::Task<void> add_credentials(NetworkPlan* plan,
                                     NetworkOf const* of,
                                     base::Deadline deadline);
+  async::Task<std::vector<store::SandboxCredential>> brought_along(
+      NetworkOf const* of, std::set<std::string> const* names, base::Deadline deadline);
   asio::awaitable<void> run(std::shared_ptr<FanOut> work);
   async::Task<wire::GatewayApplied> apply_current(store::SandboxRow row, base::Deadline deadline);
   /// Nothing when no rule names the credential, or it is over.

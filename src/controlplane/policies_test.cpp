@@ -212,33 +212,6 @@ TEST(Policy, DecisionsAreStreamedAndSuggested) {
   });
 }
 
-/// As the broker answers, without its secrets.
-class FakeBroker final : public http::Handler {
- public:
-  FakeBroker(asio::any_io_executor executor, std::string const& socket) : server_(executor, *this) {
-    auto listener = net::listen_unix(executor, socket);
-    server_.listen(std::move(*listener));
-  }
-
-  asio::awaitable<void> handle(http::Request& request, http::ResponseWriter& response) override {
-    auto const body = co_await request.body.read_all(1 << 20);
-    auto const seal = wire::decode_text<wire::Seal>(body.value_or(""));
-    if (!seal) throw std::runtime_error("the broker was asked " + body.value_or(""));
-    seals.push_back(*seal);
-    wire::Sealed const sealed{
-        seal->credential, seal->version, seal->binding, "key-1", "aa", sha256_hex(seal->value)};
-    auto sent = co_await response.send({200, {}, wire::encode_text(sealed)});
-    static_cast<void>(sent);
-  }
-
-  asio::awaitable<void> close() { return server_.close(100ms); }
-
-  std::vector<wire::Seal> seals;
-
- private:
-  http::Server server_;
-};
-
 TEST(Credential, IsSealedLeasedRotatedRevokedAndNeverShown) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     fs::create_directories(bench.config.run_dir + "/broker");
@@ -297,6 +270,98 @@ TEST(Credential, IsSealedLeasedRotatedRevokedAndNeverShown) {
       EXPECT_THAT(answer->text, Not(HasSubstr("canary")));
     auto const removed = co_await bench.ask("DELETE", "/v1/credentials/llm-key");
     EXPECT_EQ(removed.str("state"), "removed") << removed.text;
+    co_await broker.close();
+  });
+}
+
+std::int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             base::system_clock().wall_now().time_since_epoch())
+      .count();
+}
+
+/// As workers report them, until the API has looked.
+asio::awaitable<void> report_reflected(Bench& bench, std::vector<wire::Reflected> told) {
+  bench.worker.report.reflected = std::move(told);
+  co_await bench.api->nodes().refresh();
+  co_await bench.api->quarantine().look();
+}
+
+asio::awaitable<std::string> state_of_gh(Bench& bench) {
+  auto const shown = co_await bench.ask("GET", "/v1/credentials/gh");
+  co_return shown.str("state");
+}
+
+constexpr char with_gh[] =
+    R"({"policy":{"posture":"allowlist","rules":[{"id":"gh","hosts":["api.github.com"],"inject":[{"credential":"gh"}]}]}})";
+constexpr char put_gh[] = R"({"value":"ghp_secret","profile":"github"})";
+
+TEST(Credential, WhatAServerSentBackIsQuarantinedEverywhere) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    fs::create_directories(bench.config.run_dir + "/broker");
+    co_await with_uplink(bench);
+    FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    auto const put = co_await bench.ask("PUT", "/v1/credentials/gh", put_gh);
+    EXPECT_THAT(put.text, HasSubstr(R"("path":"/app/installations/*/access_tokens")"));
+    auto const id = co_await bench.sandbox(with_gh);
+    auto const other = co_await bench.sandbox(with_gh);
+    auto const key = bench.worker.starts.back().credentials.at(0).sealed.credential;
+    // Of a version that is no more, of somebody else's id, of none.
+    co_await report_reflected(bench,
+                              {{id, key, 7, "gh", "api.github.com", now_us()},
+                               {id, base::make_uuid7(), 1, "gh", "api.github.com", now_us()},
+                               {id, "none", 1, "gh", "api.github.com", now_us()}});
+    EXPECT_EQ(co_await state_of_gh(bench), "active");
+    co_await report_reflected(bench, {{id, key, 1, "gh", "api.github.com", now_us()}});
+    EXPECT_EQ(co_await state_of_gh(bench), "quarantined");
+    for (int i = 0; i < 100 && bench.worker.policies.size() < 2; ++i)
+      co_await async::sleep_for(20ms);
+    std::set<std::string> without;
+    for (auto const& [sandbox, policy] : bench.worker.policies)
+      if (policy.credentials->empty()) without.insert(sandbox);
+    EXPECT_EQ(without, (std::set<std::string>{id, other}));
+    auto const events = store::testing::query(
+        bench.database.conninfo,
+        "select data::text from events where type = 'credential.quarantined'");
+    EXPECT_EQ(events.size(), 1u);
+    if (!events.empty()) EXPECT_THAT(events.front(), HasSubstr("api.github.com"));
+    auto const refused = co_await bench.ask("POST", "/v1/sandboxes", with_gh);
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.message(), HasSubstr("it is quarantined"));
+    co_await broker.close();
+  });
+}
+
+TEST(Credential, AQuarantinedOneIsLetOutByAnAdminOrByANewValue) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    fs::create_directories(bench.config.run_dir + "/broker");
+    co_await with_uplink(bench);
+    FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    co_await bench.ask("PUT", "/v1/credentials/gh", put_gh);
+    auto const early = co_await bench.ask("POST", "/v1/credentials/gh/release");
+    EXPECT_EQ(early.status, 409) << early.text;
+    auto const id = co_await bench.sandbox(with_gh);
+    auto const key = bench.worker.starts.back().credentials.at(0).sealed.credential;
+    std::vector<wire::Reflected> told{{id, key, 1, "gh", "api.github.com", now_us()}};
+    co_await report_reflected(bench, told);
+    EXPECT_EQ(co_await state_of_gh(bench), "quarantined");
+    auto const member = co_await bench.make_key_of(bench.world.project, store::Role::member);
+    auto const not_may = co_await bench.ask("POST", "/v1/credentials/gh/release", "", member);
+    EXPECT_EQ(not_may.status, 403);
+    auto const released = co_await bench.ask("POST", "/v1/credentials/gh/release");
+    EXPECT_EQ(released.str("state"), "active") << released.text;
+    EXPECT_EQ(released["version"], 1);
+    EXPECT_EQ(bench.worker.policies.back().second.credentials->size(), 1u);
+    // The worker goes on telling of it for minutes, also to an API that was not there before.
+    co_await with_uplink(bench);
+    co_await report_reflected(bench, told);
+    EXPECT_EQ(co_await state_of_gh(bench), "active");
+    told.push_back({id, key, 1, "gh", "api.github.com", now_us()});
+    co_await report_reflected(bench, told);
+    EXPECT_EQ(co_await state_of_gh(bench), "quarantined") << "it came back once more";
+    auto const rotated =
+        co_await bench.ask("PUT", "/v1/credentials/gh/value", R"({"value":"ghp_second"})");
+    EXPECT_EQ(rotated.str("state"), "active") << "a new value was nobody's";
     co_await broker.close();
   });
 }

@@ -104,6 +104,8 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
                                                                CreateSpec spec,
                                                                store::BuildRow const& build) const {
   Wanted out;
+  out.policy = std::move(spec.policy);
+  out.credentials = std::move(spec.credentials);
   auto& row = out.row;
   row.public_id = base::SandboxId::make().str();
   row.project_id = asker.owner.project_id;
@@ -158,10 +160,12 @@ async::Task<void> SandboxService::add_network(Wanted* wanted,
                                               store::KeyOwner owner,
                                               std::string template_public_id,
                                               std::optional<wire::Policy> own,
+  auto const& own = wanted->policy;
+  auto& brought = wanted->credentials;
                                               base::Deadline deadline) {
   auto const& sandbox = wanted->row.public_id;
   NetworkOf const of{
-      owner.project_id, owner.project_public_id, std::move(template_public_id), sandbox};
+      owner.project_id, owner.project_public_id, std::move(template_public_id), sandbox, brought};
   auto plan = base::Result<NetworkPlan>();
   if (own)
     plan = co_await network_.check_own(of, *own, deadline);
@@ -169,6 +173,11 @@ async::Task<void> SandboxService::add_network(Wanted* wanted,
     plan = co_await network_.plan(of, {}, deadline);
   if (!plan) co_return base::passing(plan);
   wanted->start.policy = std::move(plan->policy);
+  if (!brought.empty()) {
+    auto kept =
+        co_await store_.credentials.replace_of_sandbox(sandbox, std::move(brought), deadline);
+    if (!kept) co_return base::passing(kept);
+  }
   wanted->start.credentials = std::move(plan->credentials);
   if (!own) co_return base::Result<void>();
   auto stored = co_await store_.policies.put(
@@ -192,11 +201,9 @@ async::Task<Started> SandboxService::create(Asker asker, CreateSpec spec, base::
   else
     build = co_await resolve(asker.owner.project_id, spec.template_name, deadline);
   if (!build) co_return base::passing(build);
-  auto own_policy = spec.policy;
   auto wanted = wanted_of(asker, std::move(spec), *build);
   if (!wanted) co_return base::passing(wanted);
-  auto networked = co_await add_network(
-      &*wanted, asker.owner, build->template_public_id, std::move(own_policy), deadline);
+  auto networked = co_await add_network(&*wanted, asker.owner, build->template_public_id, deadline);
   if (!networked) co_return base::passing(networked);
   auto& row = wanted->row;
   domain::PlacementRequest request{

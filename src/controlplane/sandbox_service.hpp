@@ -21,7 +21,8 @@ struct CreateSpec {
   bool auto_resume = true;
   bool secure = true;
   json::value network;
-  std::optional<wire::Policy> policy;  // of the sandbox's own level
+  std::optional<wire::Policy> policy;                 // of the sandbox's own level
+  std::vector<store::SandboxCredential> credentials;  // that its policy names, for it alone
   std::string api = "native";
   std::string snapshot;  // id or name: starts from it instead of the template, with its size
   std::optional<std::uint32_t> idle_timeout_s;  // 0: never
@@ -178,6 +179,8 @@ class SandboxService {
     wire::StartSandbox start;
   };
 
+    std::optional<wire::Policy> policy;  // of its own level
+    std::vector<store::SandboxCredential> credentials;
   base::Result<Wanted> wanted_of(Asker const& asker,
                                  CreateSpec spec,
                                  store::BuildRow const& build) const;
@@ -185,7 +188,6 @@ class SandboxService {
   async::Task<void> add_network(Wanted* wanted,
                                 store::KeyOwner owner,
                                 std::string template_public_id,
-                                std::optional<wire::Policy> own,
                                 base::Deadline deadline);
 
   async::Task<std::optional<Started>> earlier(Asker asker,

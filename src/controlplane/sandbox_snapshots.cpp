@@ -211,6 +211,9 @@ async::Task<CreateSpec> SandboxService::spec_of_fork(store::SandboxRow row,
     if (!policy) co_return base::passing(policy, "the sandbox's policy");
     spec.policy = std::move(*policy);
   }
+  auto brought = co_await store_.credentials.of_sandbox(row.public_id, deadline);
+  if (!brought) co_return base::passing(brought);
+  spec.credentials = std::move(*brought);
   co_return spec;
 }
 

@@ -223,6 +223,33 @@ class Bench {
   async::TaskGroup group_;
 };
 
+/// As the broker answers, without its secrets.
+class FakeBroker final : public http::Handler {
+ public:
+  FakeBroker(asio::any_io_executor executor, std::string const& socket) : server_(executor, *this) {
+    auto listener = net::listen_unix(executor, socket);
+    server_.listen(std::move(*listener));
+  }
+
+  asio::awaitable<void> handle(http::Request& request, http::ResponseWriter& response) override {
+    auto const body = co_await request.body.read_all(1 << 20);
+    auto const seal = wire::decode_text<wire::Seal>(body.value_or(""));
+    if (!seal) throw std::runtime_error("the broker was asked " + body.value_or(""));
+    seals.push_back(*seal);
+    wire::Sealed const sealed{
+        seal->credential, seal->version, seal->binding, "key-1", "aa", sha256_hex(seal->value)};
+    auto sent = co_await response.send({200, {}, wire::encode_text(sealed)});
+    static_cast<void>(sent);
+  }
+
+  asio::awaitable<void> close() { return server_.close(100ms); }
+
+  std::vector<wire::Seal> seals;
+
+ private:
+  http::Server server_;
+};
+
 inline void with_api(std::function<asio::awaitable<void>(Bench&)> body,
                      std::uint32_t rate = 10'000) {
   auto const directory = fmt::format("/tmp/space-api-{}-{}", ::getpid(), base::random_hex(4));

@@ -1,3 +1,4 @@
+#include "domain/credential_profiles.hpp"
 #include "domain/egress_policy.hpp"
 
 #include <set>
@@ -48,6 +49,40 @@ bool shadows(wire::PolicyRule const& deny, wire::PolicyRule const& allow) {
   });
 }
 
+/// Could the rule's paths be the endpoint's? Globs are compared by their literal beginnings, which
+/// may say too much, never too little.
+bool may_meet(std::string_view glob, std::string_view endpoint) {
+  if (path_matches(endpoint, glob) || path_matches(glob, endpoint)) return true;
+  auto const literal = glob.substr(0, glob.find('*'));
+  bool const deep = glob.find("**") != std::string_view::npos;
+  return deep && endpoint.starts_with(literal);
+}
+
+void lint_minting(wire::PolicyRule const& rule, std::vector<std::string>& out) {
+  if (rule.inject.empty() || rule.action != wire::RuleAction::allow) return;
+  for (auto const& one : minting_for(rule.hosts, "")) {
+    bool const method =
+        !rule.http || one.method.empty() || rule.http->methods.empty() ||
+        std::ranges::find(rule.http->methods, one.method) != rule.http->methods.end();
+    bool const path = !rule.http || rule.http->paths.empty() ||
+                      std::ranges::any_of(rule.http->paths, [&](std::string const& glob) {
+                        return may_meet(glob, one.path);
+                      });
+    bool const denied =
+        rule.http && std::ranges::any_of(rule.http->deny_paths, [&](auto const& glob) {
+          return glob == one.path || path_matches(glob, one.path);
+        });
+    if (!method || !path || denied) continue;
+    out.push_back(fmt::format(
+        "rule {}: allows {} {}, where new credentials are given out; with a credential it is "
+        "refused whatever the rule says, so name the paths it is for, or deny this one",
+        rule.id,
+        one.method.empty() ? "any method at" : one.method,
+        one.path));
+    return;  // one says enough
+  }
+}
+
 void lint_rule(wire::PolicyRule const& rule, std::vector<std::string>& out) {
   for (auto const& host : rule.hosts) {
     if (host == "*" && rule.action == wire::RuleAction::allow) {
@@ -80,6 +115,7 @@ void lint_rule(wire::PolicyRule const& rule, std::vector<std::string>& out) {
         "rule {}: guest_auth: strip keeps the guest from using an account of its own there",
         rule.id));
   }
+  lint_minting(rule, out);
 }
 
 }  // namespace
@@ -103,6 +139,10 @@ std::vector<std::string> lint(wire::Policy const& policy) {
             "rule {}: never allows anything, rule {} denies its hosts", rule.id, other->id));
   }
   if (!few) out.emplace_back("too many deny rules to look for allow rules that they hide");
+  if (!policy.cidr.allow.empty())
+    out.emplace_back(
+        "cidr.allow: these networks are opened for TCP alone; UDP stays closed whatever a policy "
+        "says, except to port 53, which the platform answers itself");
   if (policy.posture == wire::Posture::blocked && !policy.rules.empty()) {
     out.push_back("posture blocked: the rules have no effect; posture allowlist makes them count");
   }

@@ -1,5 +1,6 @@
 #include "async/alarm.hpp"
 #include "base/base64.hpp"
+#include "domain/credential_profiles.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/guest_auth.hpp"
 #include "gateway/http1.hpp"
@@ -216,7 +217,7 @@ class HttpServer {
     if (rule->guest_auth == wire::GuestAuth::strip || !rule->inject.empty()) strip_guest_auth(head);
     for (auto const& one : rule->inject) {
       if (!tls_) co_return base::fail(base::Code::denied, "a credential is sent over TLS only");
-      if (mints_credentials(head.host->str(), head.method, head.path)) {
+      if (domain::mints_credentials(head.host->str(), head.method, head.path)) {
         co_return base::fail(
             base::Code::denied,
             "this endpoint gives out new credentials, which a sandbox must not get");
@@ -231,7 +232,8 @@ class HttpServer {
       head.remove("sec-websocket-extensions");  // nor could a compressed frame
       out.push_back({one.credential,
                      fmt::format("{}/{}", used->id, used->version),
-                     std::make_unique<Scrubber>(secrets_of(used->value))});
+                     std::make_unique<Scrubber>(used->plain ? std::vector<std::string>()
+                                                            : secrets_of(used->value))});
       head.fields.push_back({std::move(used->header), std::move(used->value)});
       flow_.credentials.push_back(one.credential);
       record_.credential = out.back().id;
@@ -514,6 +516,8 @@ class HttpServer {
     for (auto const& one : *injected)
       record_.scrub_hits += static_cast<std::uint32_t>(one.scrubber->hits());
   }
+      if (one.scrubber->hits() > 0) record_.credential = one.id;  // of several, the one to look at
+    }
 
   asio::awaitable<bool> answer_denial() {
     auto const denial = denial_;

@@ -1,5 +1,7 @@
 #include "gateway/guest_auth.hpp"
 
+#include "domain/credential_profiles.hpp"
+
 #include <gtest/gtest.h>
 
 namespace gateway {
@@ -37,10 +39,10 @@ TEST(GuestAuth, MintingEndpointsAreKnownInEverySpelling) {
                                 "/user//keys",
                                 "/./user/keys",
                                 "/user%2fkeys"})
-    EXPECT_TRUE(mints_credentials("api.github.com", "POST", path)) << path;
-  EXPECT_FALSE(mints_credentials("api.github.com", "GET", "/user/keys"));
-  EXPECT_FALSE(mints_credentials("api.github.com", "POST", "/repos/a/b/issues"));
-  EXPECT_FALSE(mints_credentials("other.example", "POST", "/user/keys"));
+    EXPECT_TRUE(domain::mints_credentials("api.github.com", "POST", path)) << path;
+  EXPECT_FALSE(domain::mints_credentials("api.github.com", "GET", "/user/keys"));
+  EXPECT_FALSE(domain::mints_credentials("api.github.com", "POST", "/repos/a/b/issues"));
+  EXPECT_FALSE(domain::mints_credentials("other.example", "POST", "/user/keys"));
 }
 
 }  // namespace

@@ -72,6 +72,31 @@ Statement const state_statement{
                 columns,
                 joins)};
 
+Statement const quarantine_statement{
+    "credentials.quarantine",
+    fmt::format("with c as (update credentials set state = 'quarantined', updated_at = now()"
+                "  where id = $1::uuid and version = $2 and state = 'active' and updated_at <= "
+                "space_time($5) returning *),"
+                " told as (insert into events (project_id, sandbox, type, actor, data)"
+                "  select coalesce(c.project_id, s.project_id), $3, 'credential.quarantined', "
+                "'worker', jsonb_build_object('credential', c.name, 'version', c.version, 'host', "
+                "$4::text) from c left join sandboxes s on s.public_id = $3"
+                "  where c.project_id is not null or s.project_id is not null)"
+                " select {} from c {}",
+                columns,
+                joins)};
+
+Statement const release_statement{
+    "credentials.release",
+    fmt::format("with c as (update credentials set state = 'active', updated_at = now() where id = "
+                "$1::uuid and state = 'quarantined' returning *),"
+                " told as (insert into events (project_id, sandbox, type, actor, data)"
+                "  select project_id, '', 'credential.released', $2, jsonb_build_object("
+                "'credential', name, 'version', version) from c where project_id is not null)"
+                " select {} from c {}",
+                columns,
+                joins)};
+
 Statement const grants_statement{
     "credentials.set_grants",
     fmt::format("with c as (update credentials set grants = $2::jsonb, updated_at = now() where id "
@@ -93,6 +118,27 @@ Statement const named_statement{
                 joins,
                 seen),
     Kind::read};
+
+Statement const of_sandbox_statement{
+    "credentials.of_sandbox",
+    "select name, credential, version, binding, key_id, wrapped_key, ciphertext"
+    " from sandbox_credentials where sandbox = $1 order by name",
+    Kind::read};
+
+Statement const replace_of_sandbox_statement{
+    "credentials.replace_of_sandbox",
+    "with wanted as (select c ->> 'name' as name, c -> 'sealed' as s from "
+    "jsonb_array_elements($2::jsonb) c),"
+    " gone as (delete from sandbox_credentials where sandbox = $1 and name not in (select name "
+    "from wanted))"
+    " insert into sandbox_credentials (sandbox, name, credential, version, binding, key_id, "
+    "wrapped_key, ciphertext)"
+    " select $1, name, s ->> 'credential', (s ->> 'version')::int, s -> 'binding', s ->> 'key_id',"
+    "  s ->> 'wrapped_key', s ->> 'ciphertext' from wanted"
+    " on conflict (sandbox, name) do update set credential = excluded.credential, version = "
+    "excluded.version,"
+    "  binding = excluded.binding, key_id = excluded.key_id, wrapped_key = excluded.wrapped_key,"
+    "  ciphertext = excluded.ciphertext, created_at = now()"};
 
 wire::CredentialBinding binding_of(json::value const& value) {
   auto decoded = wire::decode<wire::CredentialBinding>(value, wire::UnknownKeys::ignore);
@@ -197,6 +243,33 @@ async::Task<std::optional<CredentialRow>> Credentials::set_state(std::string id,
   co_return first_of(*rows);
 }
 
+async::Task<std::optional<CredentialRow>> Credentials::quarantine(std::string id,
+                                                                  std::uint32_t version,
+                                                                  std::string sandbox,
+                                                                  std::string host,
+                                                                  base::WallTime at,
+                                                                  base::Deadline deadline) {
+  Params params;
+  params.text(std::move(id))
+      .number(version)
+      .text(std::move(sandbox))
+      .text(std::move(host))
+      .time(at);
+  auto rows = co_await database_.run(quarantine_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return first_of(*rows);
+}
+
+async::Task<std::optional<CredentialRow>> Credentials::release(std::string id,
+                                                               std::string actor,
+                                                               base::Deadline deadline) {
+  Params params;
+  params.text(std::move(id)).text(std::move(actor));
+  auto rows = co_await database_.run(release_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return first_of(*rows);
+}
+
 async::Task<std::optional<CredentialRow>> Credentials::set_grants(
     std::string id, std::optional<CredentialGrants> grants, base::Deadline deadline) {
   Params params;
@@ -236,6 +309,41 @@ async::Task<std::vector<Credentials::Leasable>> Credentials::named(std::string p
     out.push_back(std::move(one));
   }
   co_return out;
+}
+
+async::Task<std::vector<SandboxCredential>> Credentials::of_sandbox(std::string sandbox,
+                                                                    base::Deadline deadline) {
+  Params params;
+  params.text(std::move(sandbox));
+  auto rows = co_await database_.run(of_sandbox_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  std::vector<SandboxCredential> out;
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    RowReader reader(*rows, i);
+    SandboxCredential one;
+    one.name = reader.text();
+    one.sealed.credential = reader.text();
+    one.sealed.version = reader.as<std::uint32_t>();
+    one.sealed.binding = binding_of(reader.document());
+    one.sealed.key_id = reader.text();
+    one.sealed.wrapped_key = reader.text();
+    one.sealed.ciphertext = reader.text();
+    out.push_back(std::move(one));
+  }
+  co_return out;
+}
+
+async::Task<void> Credentials::replace_of_sandbox(std::string sandbox,
+                                                  std::vector<SandboxCredential> credentials,
+                                                  base::Deadline deadline) {
+  json::array wanted;
+  for (auto const& one : credentials)
+    wanted.push_back(json::object{{"name", one.name}, {"sealed", wire::encode(one.sealed)}});
+  Params params;
+  params.text(std::move(sandbox)).document(wanted);
+  auto rows = co_await database_.run(replace_of_sandbox_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return base::Result<void>();
 }
 
 }  // namespace store

@@ -38,6 +38,12 @@ struct NewCredential {
   std::string actor;
 };
 
+/// One that a sandbox brings along, for itself alone.
+struct SandboxCredential {
+  std::string name;  // as its policy calls it; has a colon, which no name that users give has
+  wire::Sealed sealed;
+};
+
 class Credentials {
  public:
   explicit Credentials(Database& database) : database_(database) {}
@@ -57,6 +63,18 @@ class Credentials {
   async::Task<std::optional<CredentialRow>> set_state(std::string id,
                                                       std::string state,
                                                       base::Deadline deadline);
+  /// Because a server sent this version back to that sandbox, at that time: when it is active and
+  /// was not changed since. Nothing otherwise. With its event.
+  async::Task<std::optional<CredentialRow>> quarantine(std::string id,
+                                                       std::uint32_t version,
+                                                       std::string sandbox,
+                                                       std::string host,
+                                                       base::WallTime at,
+                                                       base::Deadline deadline);
+  /// Out of quarantine, with its event; nothing when it is not there.
+  async::Task<std::optional<CredentialRow>> release(std::string id,
+                                                    std::string actor,
+                                                    base::Deadline deadline);
   async::Task<std::optional<CredentialRow>> set_grants(std::string id,
                                                        std::optional<CredentialGrants> grants,
                                                        base::Deadline deadline);
@@ -71,6 +89,15 @@ class Credentials {
   async::Task<std::vector<Leasable>> named(std::string project_id,
                                            std::vector<std::string> names,
                                            base::Deadline deadline);
+
+  /// All that the sandbox brings along.
+  async::Task<std::vector<SandboxCredential>> of_sandbox(std::string sandbox,
+                                                         base::Deadline deadline);
+  /// In the place of all that it had. The sandbox may be one that is only about to exist; they go
+  /// with it (Sandboxes::end), or within a day or so when it never came to be (Policies::trim).
+  async::Task<void> replace_of_sandbox(std::string sandbox,
+                                       std::vector<SandboxCredential> credentials,
+                                       base::Deadline deadline);
 
  private:
   Database& database_;

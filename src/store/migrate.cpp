@@ -42,8 +42,11 @@ begin
     execute format('revoke insert, update, delete on schema_migrations from %I', role_name);
   end loop;
   -- A controller carries out what was decided; it neither makes keys nor reads them.
-  revoke all on api_keys, key_uses, idempotency_keys, credentials, credential_versions from space_controller;
+  revoke all on api_keys, key_uses, idempotency_keys, credentials, credential_versions, sandbox_credentials
+    from space_controller;
   grant select, delete on key_uses, idempotency_keys to space_controller;
+  -- They go with their sandbox, whoever ends it.
+  grant select (sandbox, created_at), delete on sandbox_credentials to space_controller;
 end $$)";
 
 struct Finish {

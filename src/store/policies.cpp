@@ -82,6 +82,8 @@ Statement const trim_statement{
     "interval '1 day'"
     "   and not exists (select from sandboxes s where s.public_id = l.subject)"
     "   and not exists (select from ended_sandboxes e where e.public_id = l.subject) limit 1000),"
+    " secrets as (delete from sandbox_credentials c where created_at < now() - interval '1 day'"
+    "   and not exists (select from sandboxes s where s.public_id = c.sandbox)),"
     " history as (delete from policy_versions v using gone where v.level = 'sandbox' and v.subject "
     "= gone.subject)"
     " delete from policies l using gone where l.level = 'sandbox' and l.subject = gone.subject"};

@@ -13,6 +13,14 @@
 ///   Use → Used               (answered in the order of the questions)
 namespace wire {
 
+/// One of a provider's endpoints.
+struct Endpoint {
+  std::string method;  // "" = any
+  std::string path;    // a glob as in a policy, in lower case
+  static bool required(std::string_view field) { return field == "path"; }
+};
+BOOST_DESCRIBE_STRUCT(Endpoint, (), (method, path))
+
 /// Where a credential may go. Belongs to the credential; a policy can only narrow it.
 struct CredentialBinding {
   std::vector<std::string> hosts;          // exact names
@@ -20,11 +28,12 @@ struct CredentialBinding {
   std::vector<std::string> methods;        // empty = all
   std::vector<std::string> paths;          // globs as in a policy; empty = all
   std::string header;                      // "x-api-key", "authorization"
-  std::string form = "header";             // header (the value itself), bearer, basic
+  std::string form = "header";             // header (the value itself), bearer, basic; plain: header, and no secret
   std::string username;                    // with form basic
+  std::optional<std::vector<Endpoint>> deny;  // where new credentials are given out: never there
   static bool required(std::string_view field) { return field == "hosts" || field == "header"; }
 };
-BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username))
+BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username, deny))
 
 struct Seal {
   std::string credential;  // its inside id
@@ -77,8 +86,9 @@ struct Used {
   std::string value;
   std::string id;       // credential id and version, for the audit
   std::uint32_t version = 0;
+  bool plain = false;   // no secret: an answer may have the same words
   std::uint64_t question = 0;
 };
-BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version, question))
+BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version, plain, question))
 
 }  // namespace wire

@@ -163,6 +163,18 @@ struct BaseSnapshotReport {
 };
 BOOST_DESCRIBE_STRUCT(BaseSnapshotReport, (), (build, usable, reason))
 
+/// A credential that a server sent back to the guest: nobody is to use it until somebody has looked. Told for ten minutes.
+struct Reflected {
+  std::string sandbox;
+  std::string credential;  // its inside id
+  std::uint32_t version = 0;
+  std::string name;        // as the sandbox's policy calls it
+  std::string host;        // that sent it back
+  std::int64_t at_us = 0;  // since 1970
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(Reflected, (), (sandbox, credential, version, name, host, at_us))
+
 struct NodeReport {
   std::string name;
   std::string driver;            // qemu
@@ -183,11 +195,12 @@ struct NodeReport {
   bool draining = false;         // takes no new sandboxes
   std::vector<WarmReport> warm;
   std::vector<BaseSnapshotReport> base_snapshots;
+  std::vector<Reflected> reflected;
 };
 BOOST_DESCRIBE_STRUCT(NodeReport, (),
                       (name, driver, accelerator, accelerator_proof, boundary, unlimited, memory_mib_total, memory_mib_used,
                        vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds, disk_clone,
-                       draining, warm, base_snapshots))
+                       draining, warm, base_snapshots, reflected))
 
 /// dial.sock: a stream socket; each request is one JSON line, answered in order by one JSON line. With
 /// `ok` true exactly one descriptor comes along (SCM_RIGHTS): a TCP socket whose connect() to the guest's

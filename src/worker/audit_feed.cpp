@@ -15,8 +15,14 @@ namespace {
 constexpr std::size_t waiting_max = 65'536;
 constexpr std::size_t latest_max = 4'096;
 constexpr std::chrono::milliseconds write_every(1'000);
+constexpr std::size_t reflected_max = 256;
+constexpr std::chrono::minutes reflected_kept(10);
 
 }  // namespace
+
+std::int64_t micros_of(base::WallTime time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
 
 AuditFeed::AuditFeed(asio::any_io_executor executor, std::string directory)
     : directory_(std::move(directory)), changed_(executor), broke_(std::move(executor)) {}
@@ -43,6 +49,19 @@ void AuditFeed::add(std::string const& sandbox, std::string record) {
     waiting_.push_back(std::move(record));
   }
   changed_.notify_all();
+}
+
+void AuditFeed::note_reflected(wire::Reflected reflected) {
+  reflected_.push_back(std::move(reflected));
+  if (reflected_.size() > reflected_max) reflected_.pop_front();
+}
+
+std::vector<wire::Reflected> AuditFeed::reflected() const {
+  auto const since = micros_of(base::system_clock().wall_now() - reflected_kept);
+  std::vector<wire::Reflected> out;
+  for (auto const& one : reflected_)
+    if (one.at_us > since) out.push_back(one);
+  return out;
 }
 
 async::Task<audit::Page> AuditFeed::page(audit::Query query) const {

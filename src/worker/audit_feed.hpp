@@ -3,6 +3,7 @@
 #include "async/task.hpp"
 #include "audit/chain.hpp"
 #include "audit/reader.hpp"
+#include "wire/worker.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,8 @@
 #include <vector>
 
 namespace worker {
+
+std::int64_t micros_of(base::WallTime time);
 
 /// Decisions of all gateways of this host on their way into the audit log, and to those who watch.
 /// A record is on disk within about a second. When the log cannot be written the feed is broken for
@@ -22,6 +25,10 @@ class AuditFeed {
   async::Task<void> open();
   /// `record`: one JSON object on one line.
   void add(std::string const& sandbox, std::string record);
+
+  /// A credential came back to a guest. Remembered for ten minutes, for those who ask.
+  void note_reflected(wire::Reflected reflected);
+  std::vector<wire::Reflected> reflected() const;
 
   /// Of what is on disk.
   async::Task<audit::Page> page(audit::Query query) const;
@@ -55,6 +62,7 @@ class AuditFeed {
   std::shared_ptr<audit::Log> log_;  // shared: a write that is under way keeps it
   std::deque<std::string> waiting_;
   std::deque<Numbered> latest_;
+  std::deque<wire::Reflected> reflected_;
   std::uint64_t last_ = 0;
   bool broken_ = false;
   async::Signal changed_;

@@ -14,6 +14,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::chrono::milliseconds ping_every(10'000);
+constexpr std::size_t uuid_digits = 36;
 constexpr std::chrono::milliseconds start_patience(10'000);
 constexpr std::chrono::milliseconds apply_patience(2'000);
 constexpr std::chrono::milliseconds broker_patience(2'000);
@@ -298,6 +299,51 @@ void GatewayLink::record(wire::GatewayDecision const& decision) {
 
 asio::awaitable<void> GatewayLink::tend() {
   auto const settled =
+  if (decision.scrub_hits > 0) quarantine(decision);
+}
+
+/// What a server sent back once, it may send back in a form that nobody finds: the sandbox does not
+/// get it any more, and nobody else once the control plane has heard (wire::Reflected).
+void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
+  auto const found = std::ranges::find_if(wanted_.credentials, [&](wire::Lease const& lease) {
+    return fmt::format("{}/{}", lease.sealed.credential, lease.sealed.version) ==
+           decision.credential;
+  });
+  // What the sandbox brought itself (its name has a colon) is nobody else's, and need be no secret;
+  // what no row stands for, as in a self-test, could be let out by nobody.
+  bool const stored = found != wanted_.credentials.end() &&
+                      found->name.find(':') == std::string::npos &&
+                      found->sealed.credential.size() == uuid_digits;
+  if (!stored) return;
+  auto const now = base::system_clock().wall_now();
+  host_.audit.note_reflected({wanted_.sandbox,
+                              found->sealed.credential,
+                              found->sealed.version,
+                              found->name,
+                              decision.host,
+                              micros_of(now)});
+  wire::GatewayDecision told;
+  told.kind = "credential";
+  told.decision = "quarantined";
+  told.reason = "a server sent it back";
+  told.host = decision.host;
+  told.credential = decision.credential;
+  host_.audit.add(wanted_.sandbox,
+                  audit_record(wanted_.sandbox, wanted_.epoch, base::to_rfc3339(now), told));
+  base::log::warn("credential_quarantined",
+                  {{"sandbox", wanted_.sandbox},
+                   {"credential", decision.credential},
+                   {"host", decision.host}});
+  revoked_.insert(found->name);
+  wanted_.credentials.erase(found);
+  spawn("end a quarantined lease", end_quarantined());
+}
+
+asio::awaitable<void> GatewayLink::end_quarantined() {
+  auto const ended = co_await end_revoked();
+  if (!ended)  // tend() tries again
+    base::log::warn("lease_not_ended",
+                    {{"sandbox", wanted_.sandbox}, {"what", ended.error().message()}});
       co_await async::run_until(base::system_clock().in(start_patience), wait_settled());
   if (settled != async::Ended::finished) co_return;
   for (;;) {

@@ -99,6 +99,8 @@ class GatewayLink {
   Wanted wanted_;
   TellGuest tell_guest_;
   State state_ = State::closed;
+  void quarantine(wire::GatewayDecision const& decision);
+  boost::asio::awaitable<void> end_quarantined();
   std::optional<base::Error> error_;  // why it is off
   std::shared_ptr<net::ByteStream> stream_;
   std::uint32_t gateway_user_ = 0;

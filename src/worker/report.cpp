@@ -54,6 +54,7 @@ wire::NodeReport Worker::report() const {
   out.builds = host_.disks.builds();
   out.disk_clone = name_of(host_.clone_method);
   out.draining = draining_;
+  out.reflected = host_.audit.reflected();
   out.base_snapshots = host_.bases.report();
   for (auto const& [shape, demand] : demand_) {
     wire::WarmReport warm{shape.build, 0, warm_target(shape)};

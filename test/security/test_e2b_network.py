@@ -67,3 +67,29 @@ def test_a_level_above_narrows_what_these_clients_ask_for(platform, box, rig):
     finally:
         platform.api("DELETE", f"/v1/policies/project/{project}")
     assert status(box, "https://allowed.example/after") == "200"
+
+
+def test_headers_are_set_on_the_way_out_and_the_guest_never_sees_them(platform, box, rig):
+    since = time.time()
+    value = "rules-" + "canary-3f9c21"
+    rules = {"allowed.example": [{"transform": {"headers": {"x-tenant-key": value, "User-Agent": "from-the-gateway"}}}]}
+    put(platform, box, {"allowOut": ["allowed.example", "neighbour.example"], "denyOut": ["0.0.0.0/0"], "rules": rules})
+    assert status(box, "https://allowed.example/rules", "-H 'x-tenant-key: of-the-guest'") == "200"
+    [seen] = rig.arrived(since, kind="http", host="allowed.example", path="/rules")
+    headers = seen["headers"]
+    assert headers["x-tenant-key"] == value and headers["user-agent"] == "from-the-gateway"
+    # The control: another host that is allowed gets what the guest sends, and nothing of ours.
+    assert status(box, "https://neighbour.example/rules", "-H 'x-tenant-key: of-the-guest'") == "200"
+    [other] = rig.arrived(since, kind="http", host="neighbour.example", path="/rules")
+    assert other["headers"]["x-tenant-key"] == "of-the-guest"
+    # In clear text nothing is set.
+    assert status(box, "http://allowed.example/plain") == "200"
+    [plain] = rig.arrived(since, kind="http", host="allowed.example", path="/plain")
+    assert value not in str(plain["headers"])
+    shown = platform.api("GET", f"/sandboxes/{box.sandbox_id}")
+    assert shown["network"]["rules"]["allowed.example"][0]["transform"]["headers"]["x-tenant-key"] == ""
+    assert box.commands.run(f"env | grep -c {value[-6:]} || true").stdout.strip() == "0"
+    put(platform, box, {"allowOut": ["allowed.example"], "denyOut": ["0.0.0.0/0"]})
+    assert status(box, "https://allowed.example/after-rules") == "200"
+    [after] = rig.arrived(since, kind="http", host="allowed.example", path="/after-rules")
+    assert value not in str(after["headers"])

@@ -11,6 +11,7 @@ from platform_under_test import eventually
 
 FIRST = "canary-4be1-first"
 SECOND = "canary-4be1-second"
+ECHOED = "canary-4be1-echoed"
 POLICY = {"posture": "allowlist", "rules": [
     {"id": "secret", "hosts": ["allowed.example"], "http": {"paths": ["/secret/**"]}, "guest_auth": "strip",
      "inject": [{"credential": "rig-key"}]},
@@ -101,6 +102,29 @@ def test_watch_and_suggest_tell_what_was_denied(box, platform):
     assert "--allow 'wanted.example'" in platform.space("policy", "suggest", box.id).stdout
     watched = platform.space("policy", "watch", box.id, "--count", "3").stdout
     assert len(watched.splitlines()) == 3, watched
+
+
+def test_a_credential_that_came_back_is_quarantined_until_it_is_released(box, platform, rig):
+    since = time.time()
+    platform.space("credential", "put", "echo-key", "--host", "api.example", "--path", "/v1/**", "--header", "x-api-key",
+                   stdin=None, input=ECHOED)
+    rule = {"id": "echo", "hosts": ["api.example"], "http": {"paths": ["/v1/**"]}, "guest_auth": "strip", "inject": [{"credential": "echo-key"}]}
+    policy = dict(POLICY, rules=[*POLICY["rules"], rule])
+    platform.space("policy", "set", box.id, "--policy", "-", stdin=None, input=json.dumps(policy))
+    state = lambda: next(one["state"] for one in platform.api("GET", "/v1/credentials")["credentials"] if one["name"] == "echo-key")
+    assert box.get("/v1/quiet", host="api.example") == "200" and state() == "active", "the control: used, and not sent back"
+    assert box.get("/v1/reflect/raw", host="api.example") == "200"
+    assert "canary" not in box.sh("cat /tmp/body")
+    eventually(lambda: state() == "quarantined", 15, "the installation has heard of it")
+    assert box.get("/v1/after", host="api.example") == "503"
+    assert box.get("/open/quarantined") == "200", "the control: other rules go on"
+    assert not rig.arrived(since, kind="http", host="api.example", path="/v1/after")
+    log = "".join(one.read_text() for one in (platform.data_dir / "worker" / "audit").glob("*.jsonl"))
+    assert '"decision":"quarantined"' in log
+    released = platform.space("credential", "release", "echo-key")
+    assert "active" in released.stdout and f"in force on {box.id}" in released.stderr, released
+    assert box.get("/v1/again", host="api.example") == "200"
+    assert carried(rig, since, "/v1/again") == [ECHOED]
 
 
 def test_rotation_grants_and_revocation_reach_the_sandbox_that_runs(box, platform, rig):
