@@ -159,10 +159,9 @@ base::Result<SandboxService::Wanted> SandboxService::wanted_of(Asker const& aske
 async::Task<void> SandboxService::add_network(Wanted* wanted,
                                               store::KeyOwner owner,
                                               std::string template_public_id,
-                                              std::optional<wire::Policy> own,
+                                              base::Deadline deadline) {
   auto const& own = wanted->policy;
   auto& brought = wanted->credentials;
-                                              base::Deadline deadline) {
   auto const& sandbox = wanted->row.public_id;
   NetworkOf const of{
       owner.project_id, owner.project_public_id, std::move(template_public_id), sandbox, brought};
@@ -173,12 +172,12 @@ async::Task<void> SandboxService::add_network(Wanted* wanted,
     plan = co_await network_.plan(of, {}, deadline);
   if (!plan) co_return base::passing(plan);
   wanted->start.policy = std::move(plan->policy);
+  wanted->start.credentials = std::move(plan->credentials);
   if (!brought.empty()) {
     auto kept =
         co_await store_.credentials.replace_of_sandbox(sandbox, std::move(brought), deadline);
     if (!kept) co_return base::passing(kept);
   }
-  wanted->start.credentials = std::move(plan->credentials);
   if (!own) co_return base::Result<void>();
   auto stored = co_await store_.policies.put(
       {"sandbox", sandbox, wire::encode(*own), owner.key_public_id, {}}, deadline);

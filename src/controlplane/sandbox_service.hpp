@@ -177,10 +177,10 @@ class SandboxService {
   struct Wanted {
     store::NewSandbox row;
     wire::StartSandbox start;
-  };
-
     std::optional<wire::Policy> policy;  // of its own level
     std::vector<store::SandboxCredential> credentials;
+  };
+
   base::Result<Wanted> wanted_of(Asker const& asker,
                                  CreateSpec spec,
                                  store::BuildRow const& build) const;

@@ -513,11 +513,11 @@ class HttpServer {
 
   void count_hits(std::vector<Injected> const* injected) {
     if (!injected) return;
-    for (auto const& one : *injected)
+    for (auto const& one : *injected) {
       record_.scrub_hits += static_cast<std::uint32_t>(one.scrubber->hits());
-  }
       if (one.scrubber->hits() > 0) record_.credential = one.id;  // of several, the one to look at
     }
+  }
 
   asio::awaitable<bool> answer_denial() {
     auto const denial = denial_;

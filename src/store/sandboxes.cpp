@@ -121,14 +121,14 @@ Statement const end_statement{
     "    case when end_reason <> '' then end_detail else $6 end, $7, parent, snapshot "
     "from gone"
     "  returning *"
+    // What it brought along is of no use to anybody but a thief.
+    "), secrets as ("
+    "  delete from sandbox_credentials c using gone g where c.sandbox = g.public_id"
     "), usage as ("
     "  update project_usage u set sandboxes = u.sandboxes - 1, disk_mib = u.disk_mib - g.disk_mib,"
     "    vcpus = u.vcpus - case when g.counted then g.vcpus else 0 end,"
     "    memory_mib = u.memory_mib - case when g.counted then g.memory_mib else 0 end"
     "  from gone g where u.project_id = g.project_id"
-    // What it brought along is of no use to anybody but a thief.
-    "), secrets as ("
-    "  delete from sandbox_credentials c using gone g where c.sandbox = g.public_id"
     "), finished as ("
     "  update operations o set finished_at = now(),"
     "    state = case when o.kind = 'sandbox.delete' then 'succeeded' else 'failed' end,"

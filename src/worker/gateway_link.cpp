@@ -13,8 +13,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::chrono::milliseconds ping_every(10'000);
 constexpr std::size_t uuid_digits = 36;
+constexpr std::chrono::milliseconds ping_every(10'000);
 constexpr std::chrono::milliseconds start_patience(10'000);
 constexpr std::chrono::milliseconds apply_patience(2'000);
 constexpr std::chrono::milliseconds broker_patience(2'000);
@@ -295,10 +295,6 @@ asio::awaitable<void> GatewayLink::renew_broker() {
 void GatewayLink::record(wire::GatewayDecision const& decision) {
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
   host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
-}
-
-asio::awaitable<void> GatewayLink::tend() {
-  auto const settled =
   if (decision.scrub_hits > 0) quarantine(decision);
 }
 
@@ -344,6 +340,10 @@ asio::awaitable<void> GatewayLink::end_quarantined() {
   if (!ended)  // tend() tries again
     base::log::warn("lease_not_ended",
                     {{"sandbox", wanted_.sandbox}, {"what", ended.error().message()}});
+}
+
+asio::awaitable<void> GatewayLink::tend() {
+  auto const settled =
       co_await async::run_until(base::system_clock().in(start_patience), wait_settled());
   if (settled != async::Ended::finished) co_return;
   for (;;) {

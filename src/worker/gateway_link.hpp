@@ -93,14 +93,14 @@ class GatewayLink {
   async::Task<void> send(wire::GatewayCommand command);
   void on_event(wire::GatewayEvent event);
   void record(wire::GatewayDecision const& decision);
+  void quarantine(wire::GatewayDecision const& decision);
+  boost::asio::awaitable<void> end_quarantined();
   wire::GatewayCommand start_command(std::string trusted) const;
 
   GatewayHost host_;
   Wanted wanted_;
   TellGuest tell_guest_;
   State state_ = State::closed;
-  void quarantine(wire::GatewayDecision const& decision);
-  boost::asio::awaitable<void> end_quarantined();
   std::optional<base::Error> error_;  // why it is off
   std::shared_ptr<net::ByteStream> stream_;
   std::uint32_t gateway_user_ = 0;
