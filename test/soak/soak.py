@@ -25,7 +25,6 @@ import signal
 import sys
 import threading
 import time
-import urllib.error
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "support"))
@@ -80,8 +79,6 @@ class Soak:
             if error.status in (500, 502, 503, 504):
                 raise OSError(f"{error.status}") from None
             raise
-        except (urllib.error.URLError, json.JSONDecodeError) as error:
-            raise OSError(str(error)) from None
 
     def row(self, sandbox):
         deadline = time.monotonic() + PATIENCE
@@ -416,7 +413,10 @@ def main():
             thread.join(max(1, deadline - time.monotonic()))
             if thread.is_alive():
                 soak.wrong(f"lane {lane.number} hangs with {lane.sandbox}")
+        if killer.is_alive() or not any(what.startswith("killed") for what in soak.counts):
+            soak.wrong("nothing was killed, or who kills hangs")
         if not soak.wrongs:
+            eventually(platform.all_run, 60, "every program runs again")
             for row in platform.api("GET", "/v1/sandboxes?limit=100")["sandboxes"]:
                 soak.delete(row["id"])  # of creates whose answers were lost
             def nothing_left():

@@ -55,6 +55,8 @@ def die_at(platform: Platform, point: str, action, beside: str = "", patience: f
     finally:
         platform.arm()
     eventually(lambda: platform.api("GET", "/v1/sandboxes?limit=100") is not None, 60, "the API answers again")
+    # Whoever died last waits longer for its restart than a request waits for it.
+    eventually(platform.all_run, 60, "every program runs again")
 
     def settled():
         for snapshot in platform.api("GET", "/v1/snapshots")["snapshots"]:

@@ -150,6 +150,8 @@ class Platform:
         try:
             connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
             return json.loads(connection.getresponse().read() or "null")
+        except (http.client.HTTPException, json.JSONDecodeError) as error:
+            raise ConnectionError(f"half an answer: {error!r}") from None
         finally:
             connection.close()
 
@@ -213,6 +215,8 @@ class Platform:
             except ValueError:
                 parsed = {"raw": text.decode(errors="replace")}
             raise ApiError(error.code, parsed) from None
+        except (http.client.HTTPException, json.JSONDecodeError) as error:  # who answered has died over it
+            raise ConnectionError(f"half an answer: {error!r}") from None
 
     # -- what the host holds ----------------------------------------------------------------------------------
 
@@ -236,6 +240,16 @@ class Platform:
             if pathlib.Path(command.split(" ")[0]).name == program:
                 return pid
         raise LookupError(f"{program} does not run")
+
+    def all_run(self) -> bool:
+        """Every program, as their supervisor sees it: none waits for its restart, each has said that it is ready."""
+        try:
+            seen = json.loads((self.run_dir / "supervisor.json").read_text())
+        except json.JSONDecodeError:
+            return False
+        waiting = [one for one in seen["services"] if one["state"] not in ("running", "ended")]
+        assert seen["state"] == "running" and not waiting, seen
+        return True
 
     def vmm_pids(self) -> list[int]:
         """Machines only: a slot's gateway has a user of the same range, and comes and goes with the slot."""
