@@ -2,6 +2,7 @@
 sends. Requests go through the client's own connection, so that both ways to the server are covered."""
 
 import base64
+import datetime
 import gzip
 import json
 import struct
@@ -257,6 +258,47 @@ def test_health_environment_and_what_is_for_the_host_alone(shared):
     assert abs(metrics["ts"] - time.time()) < 30
     identity = shared.commands.run("id -u; id -gn; tput -T xterm cols; command -v python python3 curl git sudo bash kill cat").stdout
     assert identity.split()[:2] == ["1000", "user"] and len(identity.split()) == 11, identity
+
+
+def test_the_control_api_as_newer_clients_use_it(platform):
+    """No client has both ways here: these are plain requests, so once is enough."""
+    import httpx
+    client = httpx.Client(base_url=platform.http_url, headers={"X-API-KEY": platform.key}, timeout=60)
+    try:
+        # Without `secure` and `timeout`, in a chunked body, twice with the same key.
+        once = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/json"}
+        made = [client.post("/v2/sandboxes", content=iter([b'{"templateID":', b'"base"}']), headers=once) for _ in range(2)]
+        assert [one.status_code for one in made] == [201, 201], made[0].text
+        sandbox = made[0].json()
+        assert made[1].json()["sandboxID"] == sandbox["sandboxID"]
+        path = f"/sandboxes/{sandbox['sandboxID']}"
+        detail = client.get(path).json()
+        begun, ends = (datetime.datetime.fromisoformat(detail[one].replace("Z", "+00:00")) for one in ("startedAt", "endAt"))
+        assert 290 < (ends - begun).total_seconds() < 310 and detail["envdAccessToken"] == sandbox["envdAccessToken"]
+        again = client.post(f"/v2{path}/connect", json={"timeout": 100})
+        assert again.status_code == 200 and again.json()["envdAccessToken"] == sandbox["envdAccessToken"]
+        assert client.get(path).json()["endAt"] == detail["endAt"], "never shortened"
+        # Traffic for a guest carries no API key; that is what tells it from calls of the API.
+        guest = httpx.Client(base_url=platform.http_url, timeout=60, headers={
+            "E2b-Sandbox-Id": sandbox["sandboxID"], "E2b-Sandbox-Port": "49983", "X-Access-Token": sandbox["envdAccessToken"]})
+        assert guest.get("/envs").json()["E2B_TEMPLATE_ID"] == sandbox["templateID"]
+        # An answer to a call whose client reads no compression, as every unary one.
+        listed = guest.post("/process.Process/List", json={}, headers={"Accept-Encoding": "gzip", "Connect-Timeout-Ms": "60000"})
+        assert listed.json() in ({}, {"processes": []}) and "content-encoding" not in listed.headers
+        # The older spelling of an id, and the lists that older clients ask.
+        assert client.get(f"{path}-6532622b").json()["sandboxID"] == sandbox["sandboxID"]
+        assert sandbox["sandboxID"] in [one["sandboxID"] for one in client.get("/sandboxes").json()]
+        assert client.post(f"{path}/refreshes", json={"duration": 30}).status_code == 204
+        # Every refusal has both members, and a success without a body has none.
+        for answer in (client.post("/v2/sandboxes", json={}), client.post(f"{path}/timeout", content=b"{"), client.get("/no/such/path"),
+                       client.get(path, headers={"X-API-KEY": "e2b_" + "0" * 40}), client.request("BREW", path),
+                       client.post("/sandboxes", json={"templateID": "base", "timeout": 10**9}), client.get("/v2/sandboxes?limit=1000")):
+            assert 400 <= answer.status_code < 500 and answer.json()["code"] == answer.status_code and answer.json()["message"], answer.text
+        gone = [client.delete(path) for _ in range(2)]
+        assert [one.status_code for one in gone] == [204, 404] and gone[0].content == b"" and gone[1].json()["message"]
+        assert guest.get("/health").status_code == 502
+    finally:
+        client.close()
 
 
 @pytest.mark.parametrize("headers, status", [
