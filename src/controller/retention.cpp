@@ -11,6 +11,8 @@ using namespace std::chrono_literals;
 constexpr auto first_pause = 30s;  // a start has better things to do
 constexpr auto pause = 5min;
 constexpr auto database_time = 30s;
+/// A day's notice before a suspended sandbox is deleted.
+constexpr std::chrono::seconds expiry_notice = 24h;
 
 void report(std::string_view what, base::Result<std::uint64_t> const& dropped) {
   if (!dropped) {
@@ -38,6 +40,7 @@ store::asio::awaitable<void> Retention::run_snapshots() {
   while (true) {
     co_await async::sleep_for(keep_.snapshots_every);
     co_await drop_snapshots();
+    report("expiry_told", co_await store_.sandboxes.tell_expiries(expiry_notice, soon()));
   }
 }
 

@@ -67,6 +67,12 @@ async::Task<Reply> E2b::pause(Call& call) {
   if (!done) co_return base::passing(done);
   if (done->state == "failed") {
     auto const code = base::code_named(done->error_code);
+    auto const soon = base::system_clock().in(std::chrono::seconds(5));
+    auto const now =
+        co_await service_.get(call.owner.project_id, id, SandboxService::Ended::hide, soon);
+    if (!now && now.error().code() == Code::not_found)
+      co_return error_reply(
+          404, fmt::format("Sandbox \"{}\" could not be paused: {}", id, done->error_message));
     // 409 would be "already paused" to clients.
     co_return base::fail(code == Code::conflict ? Code::unavailable : code,
                          "the sandbox could not be paused: " + done->error_message);

@@ -1,6 +1,6 @@
-// Kill, pause, suspend, resume, fork, deadline, a machine that dies and a worker that refuses, all
-// at once: whatever the order, rows, machines, operations and usage agree in the end, and every
-// step was one of the table.
+// Kill, pause, suspend, resume, connect, fork, deadline, a machine that dies and a worker that
+// refuses, all at once: whatever the order, rows, machines, operations and usage agree in the end,
+// and every step was one of the table.
 #include "controller/controller.hpp"
 #include "controlplane/testing.hpp"
 
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using namespace testing;
 
 constexpr int actors = 4;
-constexpr int actions_each = 30;
+constexpr int actions_each = 40;
 constexpr std::size_t sandboxes_most = 6;
 
 struct World {
@@ -35,6 +35,19 @@ std::uint64_t seed_of_this_run() {
   return given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
 }
 
+/// As the proxy asks for a visitor who may wake it, and E2B's connect.
+asio::awaitable<void> connect(World& world, std::string id) {
+  auto const answer = co_await internally(world.bench, "POST", "/wake?sandbox=" + id);
+  EXPECT_TRUE(std::set({200, 404, 409, 429, 503}).contains(answer.status))
+      << answer.status << ' ' << answer.body;
+}
+
+/// Half of them sleep at their deadline.
+std::string random_create(World& world) {
+  return world.below(2) == 0 ? R"({"timeout_s":600})"
+                             : R"({"timeout_s":600,"on_timeout":"suspend"})";
+}
+
 asio::awaitable<void> act(World& world) {
   auto& bench = world.bench;
   auto const id = world.any();
@@ -43,17 +56,24 @@ asio::awaitable<void> act(World& world) {
   auto const what = world.below(100);
   Answer answer;
   if (what < 15 && world.ids.size() < sandboxes_most) {
-    answer = co_await bench.ask("POST", "/v1/sandboxes" + wait, R"({"timeout_s":600})");
+    answer = co_await bench.ask("POST", "/v1/sandboxes" + wait, random_create(world));
     if (answer.status < 300)
       world.ids.emplace_back(answer["sandbox"].as_object().at("id").as_string());
   } else if (what < 30) {
     answer = co_await bench.ask("POST", path + "/pause" + wait);
   } else if (what < 50) {
     answer = co_await bench.ask("POST", path + "/suspend" + wait);
-  } else if (what < 75) {
+  } else if (what < 65) {
     answer = co_await bench.ask("POST", path + "/resume" + wait);
+  } else if (what < 74) {
+    co_return co_await connect(world, id);
   } else if (what < 80) {
-    answer = co_await bench.ask("POST", path + "/fork", R"({"count":1,"timeout_s":600})");
+    answer = co_await bench.ask("POST", path + "/fork", R"({"count":2,"timeout_s":600})");
+    for (auto const& one : answer.status < 300 ? answer["forks"].as_array() : json::array()) {
+      auto const* copy = one.as_object().if_contains("sandbox");
+      if (copy && world.ids.size() < sandboxes_most)
+        world.ids.emplace_back(copy->as_object().at("id").as_string());
+    }
   } else if (what < 85) {
     answer = co_await bench.ask("POST", path + "/snapshots" + wait);
   } else if (what < 88) {

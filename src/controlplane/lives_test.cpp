@@ -55,6 +55,28 @@ TEST(Lives, SuspendAndResumeKeepTheSandboxAndItsTokens) {
   });
 }
 
+TEST(Lives, ATagThatMovesTakesNoSandboxAlong) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const taken = co_await bench.ask("POST", path + "/snapshots?wait=20", R"({"name":"one"})");
+    EXPECT_EQ(taken.status, 201) << taken.text;
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_EQ(asleep.status, 200) << asleep.text;
+    store::NewBuild newer;
+    newer.name = "base";
+    newer.build = "b9";
+    auto const moved = co_await bench.api->store().templates.register_build(newer, soon());
+    EXPECT_TRUE(moved.has_value());
+    auto const awake = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_EQ(awake.status, 200) << awake.text;
+    EXPECT_EQ(bench.worker.restores.back().build, "b0");
+    auto const copy = co_await bench.ask("POST", "/v1/sandboxes?wait=20", R"({"snapshot":"one"})");
+    EXPECT_EQ(copy.status, 201) << copy.text;
+    EXPECT_EQ(bench.worker.starts.back().build, "b0");
+  });
+}
+
 TEST(Lives, PauseStandsStillAndAnythingAllowedFollows) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();
@@ -163,6 +185,70 @@ TEST(Lives, ADeleteInTheMiddleOfASuspendWins) {
   });
 }
 
+/// Its machine dies while the worker is at something, and a controller writes that down.
+asio::awaitable<void> dies_in_between(Bench* bench, std::string id) {
+  auto const moves = [bench, id] {
+    return store::testing::query(bench->database.conninfo,
+                                 "select state from sandboxes where public_id = '" + id +
+                                     "' and state in ('pausing', 'suspending')");
+  };
+  while (moves().empty())
+    co_await async::sleep_for(5ms);
+  bench->worker.machines.erase(id);
+  co_await async::sleep_for(250ms);
+  auto row = co_await bench->api->store().sandboxes.find_live(id, soon());
+  store::End end;
+  end.id = (**row).id;
+  end.event = domain::SandboxEvent::machine_failed;
+  end.actor = "worker";
+  end.reason = domain::EndReason::guest_panic;
+  auto const ended = co_await bench->api->store().sandboxes.end(std::move(end), soon());
+  EXPECT_TRUE(ended.has_value() && *ended);
+}
+
+TEST(Lives, AMachineThatDiesUnderAChangeIsToldAsItsEnd) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    for (std::string const verb : {"/pause", "/suspend"}) {
+      auto const id = co_await bench.sandbox();
+      bench.worker.move_delay = 100ms;
+      async::TaskGroup group(co_await asio::this_coro::executor);
+      group.spawn("death", dies_in_between(&bench, id));
+      auto const path = "/v1/sandboxes/" + id;
+      auto const answer = co_await bench.ask("POST", path + verb + "?wait=20");
+      EXPECT_EQ(answer.status, 409) << answer.text;
+      EXPECT_THAT(answer.message(),
+                  HasSubstr("the sandbox has ended: the guest's kernel panicked"));
+      auto const row = co_await bench.ask("GET", path);
+      EXPECT_EQ(row.str("end_reason"), "guest_panic");
+      auto const again = co_await bench.ask("POST", path + verb);
+      EXPECT_EQ(again.status, 404) << again.text;
+      co_await group.join();
+    }
+  });
+}
+
+TEST(Lives, AProjectSaysHowLongItKeepsSuspendedSandboxes) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const project = "/v1/projects/" + bench.world.project;
+    for (std::string const bad : {"0", "3599", "-1", "99999999999"}) {
+      auto const refused =
+          co_await bench.ask("PATCH", project, R"({"suspended_keep_s":)" + bad + "}");
+      EXPECT_EQ(refused.status, 400) << refused.text;
+      EXPECT_THAT(refused.message(), HasSubstr("suspended_keep_s: expected"));
+    }
+    auto const set = co_await bench.ask("PATCH", project, R"({"suspended_keep_s":7200})");
+    EXPECT_EQ(set["suspended_keep_s"], 7200);
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id;
+    auto const asleep = co_await bench.ask("POST", path + "/suspend?wait=20");
+    EXPECT_TRUE(asleep["sandbox"].as_object().contains("expires_at")) << asleep.text;
+    auto const awake = co_await bench.ask("POST", path + "/resume?wait=20");
+    EXPECT_FALSE(awake["sandbox"].as_object().contains("expires_at")) << awake.text;
+    auto const none = co_await bench.ask("PATCH", project, R"({"suspended_keep_s":null})");
+    EXPECT_FALSE(none.body.as_object().contains("suspended_keep_s"));
+  });
+}
+
 TEST(Lives, ACommandWakesASandboxThatWantsIt) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();
@@ -268,7 +354,9 @@ TEST(Lives, IdleTimeComesFromTheSandboxItsTemplateItsProjectOrTheInstallation) {
 
 TEST(Forks, HaveNamesAndTokensOfTheirOwnAndLeaveNoSnapshot) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
-    auto const id = co_await bench.sandbox(R"({"metadata":{"a":"b"},"env":{"X":"y"}})");
+    auto const id =
+        co_await bench.sandbox(R"({"metadata":{"a":"b"},"env":{"X":"y"},"timeout_s":600})");
+    auto const before = co_await bench.ask("GET", "/v1/sandboxes/" + id);
     auto const forked =
         co_await bench.ask("POST", "/v1/sandboxes/" + id + "/fork", R"({"count":3})");
     EXPECT_EQ(forked.status, 201) << forked.text;
@@ -284,6 +372,9 @@ TEST(Forks, HaveNamesAndTokensOfTheirOwnAndLeaveNoSnapshot) {
     }
     EXPECT_EQ(ids.size(), 4u);
     EXPECT_EQ(tokens.size(), 4u);
+    auto const after = co_await bench.ask("GET", "/v1/sandboxes/" + id);
+    EXPECT_EQ(after["deadline_at"], before["deadline_at"])
+        << "standing still for it is not more time";
     EXPECT_EQ(bench.worker.starts.back().env.at("X"), "y");
     EXPECT_EQ(bench.worker.starts.back().env.at("E2B_SANDBOX_ID"),
               bench.worker.starts.back().sandbox);
@@ -296,21 +387,6 @@ TEST(Forks, HaveNamesAndTokensOfTheirOwnAndLeaveNoSnapshot) {
     auto const none = co_await bench.ask("POST", "/v1/sandboxes/" + id + "/fork", R"({"count":0})");
     EXPECT_EQ(none.status, 400);
   });
-}
-
-/// One request on the socket that the proxy and the supervisor use.
-asio::awaitable<http::Response> internally(Bench& bench,
-                                           std::string method,
-                                           std::string target,
-                                           std::string body = {}) {
-  http::Client client(co_await asio::this_coro::executor,
-                      [path = bench.config.internal_socket()] { return net::connect_unix(path); });
-  http::RequestHead head;
-  head.method = std::move(method);
-  head.target = std::move(target);
-  head.headers.add("Host", "internal");
-  auto response = co_await client.request(std::move(head), std::move(body), soon());
-  co_return taken(std::move(response));
 }
 
 TEST(Wake, IsForThoseWhoWantItAndTouchKeepsAwake) {

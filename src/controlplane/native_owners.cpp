@@ -43,8 +43,32 @@ BOOST_DESCRIBE_STRUCT(CreateProject, (), (name, organisation, quota))
 struct UpdateProject {
   std::optional<QuotaBody> quota;
   std::optional<std::int64_t> idle_timeout_s;
+  std::optional<std::int64_t> suspended_keep_s;
 };
-BOOST_DESCRIBE_STRUCT(UpdateProject, (), (quota, idle_timeout_s))
+BOOST_DESCRIBE_STRUCT(UpdateProject, (), (quota, idle_timeout_s, suspended_keep_s))
+
+/// Less would delete what somebody put to sleep for lunch.
+constexpr std::int64_t suspended_keep_s_min = 3600;
+
+std::optional<std::uint32_t> column_of(std::optional<std::int64_t> seconds) {
+  if (!seconds) return std::nullopt;
+  return static_cast<std::uint32_t>(*seconds);
+}
+
+base::Result<void> check(UpdateProject const& update) {
+  auto const idle = update.idle_timeout_s.value_or(0);
+  if (idle < 0 || idle > std::numeric_limits<std::int32_t>::max())
+    return base::fail(Code::invalid_argument,
+                      "idle_timeout_s: expected a number of seconds, 0 for never, or null for "
+                      "the installation's");
+  auto const keep = update.suspended_keep_s.value_or(suspended_keep_s_min);
+  if (keep < suspended_keep_s_min || keep > std::numeric_limits<std::int32_t>::max())
+    return base::fail(Code::invalid_argument,
+                      fmt::format("suspended_keep_s: expected a number of seconds from {} on, or "
+                                  "null for as long as nobody deletes them",
+                                  suspended_keep_s_min));
+  return {};
+}
 
 struct CreateKey {
   std::string name;
@@ -180,14 +204,15 @@ async::Task<Reply> Native::update_project(Call& call) {
   auto body = decode_body<UpdateProject>(call);
   if (!body) co_return base::passing(body);
   auto const raw = body_of(call);
-  bool const sets_idle = raw && raw->is_object() && raw->get_object().contains("idle_timeout_s");
-  if (!body->quota && !sets_idle)
-    co_return base::fail(Code::invalid_argument, "body: expected quota or idle_timeout_s");
-  auto const idle = body->idle_timeout_s.value_or(0);
-  if (idle < 0 || idle > std::numeric_limits<std::int32_t>::max())
+  auto const says = [&raw](std::string_view member) {
+    return raw && raw->is_object() && raw->get_object().contains(member);
+  };
+  bool const sets_idle = says("idle_timeout_s");
+  bool const sets_keep = says("suspended_keep_s");
+  if (!body->quota && !sets_idle && !sets_keep)
     co_return base::fail(Code::invalid_argument,
-                         "idle_timeout_s: expected a number of seconds, 0 for never, or null for "
-                         "the installation's");
+                         "body: expected quota, idle_timeout_s or suspended_keep_s");
+  if (auto ok = check(*body); !ok) co_return base::passing(ok);
   if (body->quota) {
     auto changed =
         co_await store_.projects.set_limits(row->public_id, limits_of(*body->quota), call.deadline);
@@ -196,10 +221,15 @@ async::Task<Reply> Native::update_project(Call& call) {
     row = std::move(**changed);
   }
   if (sets_idle) {
-    std::optional<std::uint32_t> seconds;
-    if (body->idle_timeout_s) seconds = static_cast<std::uint32_t>(idle);
-    auto changed =
-        co_await store_.projects.set_idle_timeout(row->public_id, seconds, call.deadline);
+    auto changed = co_await store_.projects.set_idle_timeout(
+        row->public_id, column_of(body->idle_timeout_s), call.deadline);
+    if (!changed) co_return base::passing(changed);
+    if (!*changed) co_return nothing_called("project", row->public_id);
+    row = std::move(**changed);
+  }
+  if (sets_keep) {
+    auto changed = co_await store_.projects.set_suspended_keep(
+        row->public_id, column_of(body->suspended_keep_s), call.owner.key_public_id, call.deadline);
     if (!changed) co_return base::passing(changed);
     if (!*changed) co_return nothing_called("project", row->public_id);
     row = std::move(**changed);

@@ -15,6 +15,8 @@ using domain::SandboxState;
 
 constexpr std::chrono::milliseconds settle_timeout{5000};
 constexpr int settle_attempts = 6;
+/// A worker tells of an end at once; a controller writes it down within milliseconds.
+constexpr std::chrono::milliseconds end_patience{3000};
 constexpr int begin_attempts = 8;
 
 /// A kind of change: what its operation is called, how it ends, what the worker is told.
@@ -51,6 +53,10 @@ constexpr std::array kinds{
 
 Kind const& kind_of(SandboxEvent begin) {
   return *std::ranges::find(kinds, begin, &Kind::begin);
+}
+
+base::Deadline in_a_moment() {
+  return base::system_clock().in(settle_timeout);
 }
 
 /// What is at work on a row in a transitional state.
@@ -259,9 +265,30 @@ async::Task<wire::WorkerSandbox> SandboxService::ask_to_restore(std::shared_ptr<
   co_return co_await workers_.restore(row.node_address, std::move(start), deadline);
 }
 
+/// The worker does not know its machine any more. Then its end is on its way to the row, and that
+/// closes the operation, with the reason.
+asio::awaitable<bool> SandboxService::ends_meanwhile(std::shared_ptr<Moving> moving) {
+  auto const until = base::system_clock().in(end_patience);
+  while (base::system_clock().steady_now() < until) {
+    auto now =
+        co_await get(moving->row.project_id, moving->row.public_id, Ended::show, in_a_moment());
+    if (now && (domain::is_terminal(now->state) || now->state == SandboxState::deleting))
+      co_return true;
+    co_await async::sleep_for(std::chrono::milliseconds(50));
+  }
+  co_return false;
+}
+
 asio::awaitable<void> SandboxService::settle_move(std::shared_ptr<Moving> moving,
                                                   base::Result<wire::WorkerSandbox> machine) {
   auto const& kind = *kind_in(moving->row.state);
+  bool const lost =
+      !machine && kind.begin != SandboxEvent::restore &&
+      (machine.error().code() == Code::not_found || machine.error().code() == Code::conflict);
+  if (lost) {
+    bool const ended = co_await ends_meanwhile(moving);
+    if (ended) co_return;
+  }
   // Nobody knows how it is: a controller asks the worker as long as it takes.
   bool const unknown = !machine && (machine.error().code() == Code::unavailable ||
                                     machine.error().code() == Code::deadline_exceeded);

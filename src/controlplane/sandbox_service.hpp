@@ -228,6 +228,7 @@ class SandboxService {
                                                   base::Deadline deadline);
   asio::awaitable<void> settle_move(std::shared_ptr<Moving> moving,
                                     base::Result<wire::WorkerSandbox> machine);
+  asio::awaitable<bool> ends_meanwhile(std::shared_ptr<Moving> moving);
   asio::awaitable<void> run_snapshot(std::shared_ptr<Taking> taking);
   async::Task<CreateSpec> spec_of_fork(store::SandboxRow row, base::Deadline deadline);
   async::Task<Started> settled_copy(Started copy, base::Deadline until);

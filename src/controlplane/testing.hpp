@@ -273,6 +273,21 @@ inline void with_api(std::function<asio::awaitable<void>(Bench&)> body,
   fs::remove_all(directory, ignored);
 }
 
+/// One request on the socket that the proxy and the supervisor use.
+inline asio::awaitable<http::Response> internally(Bench& bench,
+                                                  std::string method,
+                                                  std::string target,
+                                                  std::string body = {}) {
+  http::Client client(co_await asio::this_coro::executor,
+                      [path = bench.config.internal_socket()] { return net::connect_unix(path); });
+  http::RequestHead head;
+  head.method = std::move(method);
+  head.target = std::move(target);
+  head.headers.add("Host", "internal");
+  auto response = co_await client.request(std::move(head), std::move(body), soon());
+  co_return taken(std::move(response));
+}
+
 /// Reads a stream of server-sent events until `enough` says so or 10 s are over.
 inline asio::awaitable<std::string> read_stream(Bench& bench,
                                                 std::string target,

@@ -51,6 +51,7 @@ json::object view_of(store::ProjectRow const& project) {
                    {"used", view_of(project.used)},
                    {"created_at", base::to_rfc3339(project.created_at)}};
   if (project.idle_timeout_s) out["idle_timeout_s"] = *project.idle_timeout_s;
+  if (project.suspended_keep_s) out["suspended_keep_s"] = *project.suspended_keep_s;
   return out;
 }
 
@@ -195,6 +196,7 @@ json::object view_of(store::SandboxRow const& sandbox) {
   add_time(out, "deadline_at", sandbox.deadline_at);
   add_time(out, "started_at", sandbox.started_at);
   add_time(out, "suspended_at", sandbox.suspended_at);
+  add_time(out, "expires_at", sandbox.expires_at);
   if (sandbox.suspended_bytes > 0) out["suspended_bytes"] = sandbox.suspended_bytes;
   add_text(out, "problem", sandbox.problem);
   if (sandbox.idle_timeout_s > 0) out["idle_timeout_s"] = sandbox.idle_timeout_s;

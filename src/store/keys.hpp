@@ -21,6 +21,7 @@ struct ProjectRow {
   domain::Limits limits;
   domain::Amounts used;
   std::optional<std::uint32_t> idle_timeout_s;  // of its new sandboxes; nothing: the installation's
+  std::optional<std::uint32_t> suspended_keep_s;  // nothing: suspended ones are kept for good
   base::WallTime created_at;
 };
 
@@ -126,8 +127,17 @@ class Projects {
   async::Task<std::optional<ProjectRow>> set_idle_timeout(std::string public_id,
                                                           std::optional<std::uint32_t> seconds,
                                                           base::Deadline deadline);
+  /// What is suspended for that long is deleted. Those that are already count from when they were
+  /// suspended, but have another day from now on. Nothing: never.
+  async::Task<std::optional<ProjectRow>> set_suspended_keep(std::string public_id,
+                                                            std::optional<std::uint32_t> seconds,
+                                                            std::string actor,
+                                                            base::Deadline deadline);
 
  private:
+  async::Task<std::optional<ProjectRow>> change(Statement const* statement,
+                                                Params params,
+                                                base::Deadline deadline);
   Database& database_;
 };
 

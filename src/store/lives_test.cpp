@@ -182,6 +182,88 @@ TEST(Lives, DueSuspendsAreClaimedOnceWithTheirReason) {
   });
 }
 
+std::vector<std::string> events_of(std::string const& sandbox, std::string const& type) {
+  return testing::query(store_conninfo(),
+                        "select data->>'expires_at' from events where sandbox = '" + sandbox +
+                            "' and type = '" + type + "'");
+}
+
+TEST(Lives, WhatIsSuspendedForLongerThanItsProjectKeepsThoseGoesWithADaysNotice) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 0);
+    ASSERT_OK(row);
+    auto older = co_await suspended(store, *row, false);
+    ASSERT_OK(older);
+    EXPECT_FALSE(older->expires_at.has_value())
+        << "kept for good unless its project says otherwise";
+    auto set = co_await store.projects.set_suspended_keep(world->project, 7200, "me", soon());
+    ASSERT_OK(set);
+    EXPECT_EQ((**set).suspended_keep_s, 7200u);
+    row = co_await running_sandbox(store, *world, 0);
+    ASSERT_OK(row);
+    auto newer = co_await suspended(store, *row, false);
+    ASSERT_OK(newer);
+    auto const now = base::system_clock().wall_now();
+    EXPECT_GT(newer->expires_at.value_or(now), now + 110min);
+    EXPECT_LT(newer->expires_at.value_or(now), now + 130min);
+    EXPECT_EQ(events_of(newer->public_id, "sandbox.suspended").size(), 1u);
+    EXPECT_THAT(events_of(older->public_id, "sandbox.expiry_set").at(0), ::testing::EndsWith("Z"))
+        << "one that slept already has a day, not two hours";
+    auto told = co_await store.sandboxes.tell_expiries(24h, soon());
+    ASSERT_OK(told);
+    auto again = co_await store.sandboxes.tell_expiries(25h, soon());
+    ASSERT_OK(again);
+    EXPECT_EQ(*told + *again, 2u) << "each once";
+    EXPECT_EQ(events_of(newer->public_id, "sandbox.expires_soon").size(), 1u);
+    auto none = co_await store.sandboxes.claim_due("me", 30s, 10, soon());
+    ASSERT_OK(none);
+    EXPECT_TRUE(none->empty());
+    testing::query(store_conninfo(),
+                   "update sandboxes set expires_at = now() where public_id = '" +
+                       newer->public_id + "' returning id");
+    auto due = co_await store.sandboxes.claim_due("me", 30s, 10, soon());
+    ASSERT_OK(due);
+    EXPECT_EQ(due->size(), 1u);
+    if (due->size() != 1) co_return;
+    EXPECT_EQ(due->at(0).sandbox.public_id, newer->public_id);
+    EXPECT_EQ(due->at(0).sandbox.end_reason, "idle");
+    EXPECT_THAT(due->at(0).sandbox.end_detail, ::testing::HasSubstr("its project keeps"));
+    set = co_await store.projects.set_suspended_keep(world->project, std::nullopt, "me", soon());
+    ASSERT_OK(set);
+    auto kept = co_await store.sandboxes.find_live(older->public_id, soon());
+    ASSERT_OK(kept);
+    EXPECT_FALSE((**kept).expires_at.has_value());
+  });
+}
+
+TEST(Lives, OneThatWasResumedInTimeDoesNotExpire) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto set = co_await store.projects.set_suspended_keep(world->project, 3600, "me", soon());
+    ASSERT_OK(set);
+    auto row = co_await running_sandbox(store, *world, 0);
+    ASSERT_OK(row);
+    auto asleep = co_await suspended(store, *row, false);
+    ASSERT_OK(asleep);
+    EXPECT_TRUE(asleep->expires_at.has_value());
+    auto begun = co_await store.sandboxes.begin(
+        begin_of(*asleep, SandboxEvent::restore, "sandbox.resume"), soon());
+    ASSERT_OK(begun);
+    testing::query(store_conninfo(), "update sandboxes set expires_at = now() returning id");
+    auto due = co_await store.sandboxes.claim_due("me", 30s, 10, soon());
+    ASSERT_OK(due);
+    EXPECT_TRUE(due->empty()) << "it is on its way back";
+    auto awake =
+        co_await store.sandboxes.apply(change_of(*begun->now, SandboxEvent::restore_done), soon());
+    ASSERT_OK(awake);
+    EXPECT_TRUE(awake->applied);
+    EXPECT_FALSE(awake->now->expires_at.has_value());
+  });
+}
+
 TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
   with_store([](Store& store) -> asio::awaitable<void> {
     auto world = co_await make_world(store);

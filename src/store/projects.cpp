@@ -9,7 +9,7 @@ using Kind = Statement::Kind;
 constexpr std::string_view columns =
     " p.id, p.public_id, p.name, o.public_id, p.quota_sandboxes, p.quota_vcpus, "
     "p.quota_memory_mib, p.quota_disk_mib, p.quota_snapshots, p.quota_snapshot_mib, "
-    "p.idle_timeout_s,"
+    "p.idle_timeout_s, p.suspended_keep_s,"
     " u.sandboxes, u.vcpus, u.memory_mib, u.disk_mib, space_us(p.created_at) ";
 
 Statement const create_organisation_statement{
@@ -62,6 +62,26 @@ Statement const set_idle_statement{
                 " join organisations o on o.id = p.organisation_id",
                 columns)};
 
+// Nobody's sandbox goes without a day's notice because a number was made smaller.
+Statement const set_keep_statement{
+    "projects.set_suspended_keep",
+    fmt::format("with changed as (update projects set suspended_keep_s = $2 where public_id = $1 "
+                "returning *), moved as ("
+                "  update sandboxes s set version = s.version + 1, expiry_told = false,"
+                "    expires_at = case when c.suspended_keep_s is not null then "
+                "greatest(s.suspended_at + c.suspended_keep_s * interval '1 second', now() + "
+                "interval '1 day') end"
+                "  from changed c where s.project_id = c.id and s.state = 'suspended'"
+                "    and (s.expires_at is not null or c.suspended_keep_s is not null)"
+                "  returning s.*"
+                "), event as ("
+                "  insert into events (project_id, sandbox, type, actor, data)"
+                "  select project_id, public_id, 'sandbox.expiry_set', $3, jsonb_build_object("
+                "'state', state, 'epoch', epoch, 'expires_at', space_text(expires_at)) from moved"
+                ") select {} from changed p join project_usage u on u.project_id = p.id"
+                " join organisations o on o.id = p.organisation_id",
+                columns)};
+
 std::optional<std::int64_t> column_of(std::optional<std::uint64_t> limit) {
   if (!limit) return std::nullopt;
   return static_cast<std::int64_t>(*limit);
@@ -92,6 +112,7 @@ ProjectRow read_project(Rows const& rows, std::size_t index) {
   project.limits.snapshots = limit();
   project.limits.snapshot_mib = limit();
   if (auto const idle = limit()) project.idle_timeout_s = static_cast<std::uint32_t>(*idle);
+  if (auto const keep = limit()) project.suspended_keep_s = static_cast<std::uint32_t>(*keep);
   project.used.sandboxes = reader.as<std::uint64_t>();
   project.used.vcpus = reader.as<std::uint64_t>();
   project.used.memory_mib = reader.as<std::uint64_t>();
@@ -177,11 +198,7 @@ async::Task<std::optional<ProjectRow>> Projects::set_limits(std::string public_i
   Params params;
   params.text(public_id);
   add_limits(params, limits);
-  auto rows = co_await database_.run(set_limits_statement, std::move(params), deadline);
-  if (!rows) co_return base::passing(rows);
-  std::optional<ProjectRow> changed;
-  if (!rows->empty()) changed = read_project(*rows, 0);
-  co_return changed;
+  return change(&set_limits_statement, std::move(params), deadline);
 }
 
 async::Task<std::optional<ProjectRow>> Projects::set_idle_timeout(
@@ -190,7 +207,25 @@ async::Task<std::optional<ProjectRow>> Projects::set_idle_timeout(
   std::optional<std::int64_t> column;
   if (seconds) column = *seconds;
   params.text(public_id).number_or_null(column);
-  auto rows = co_await database_.run(set_idle_statement, std::move(params), deadline);
+  return change(&set_idle_statement, std::move(params), deadline);
+}
+
+async::Task<std::optional<ProjectRow>> Projects::set_suspended_keep(
+    std::string public_id,
+    std::optional<std::uint32_t> seconds,
+    std::string actor,
+    base::Deadline deadline) {
+  Params params;
+  std::optional<std::int64_t> column;
+  if (seconds) column = *seconds;
+  params.text(public_id).number_or_null(column).text(actor);
+  return change(&set_keep_statement, std::move(params), deadline);
+}
+
+async::Task<std::optional<ProjectRow>> Projects::change(Statement const* statement,
+                                                        Params params,
+                                                        base::Deadline deadline) {
+  auto rows = co_await database_.run(*statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   std::optional<ProjectRow> changed;
   if (!rows->empty()) changed = read_project(*rows, 0);

@@ -85,6 +85,19 @@ Statement const set_problem_statement{
     " select project_id, public_id, 'sandbox.problem', 'worker',"
     "   jsonb_build_object('state', state, 'epoch', epoch, 'why', problem) from moved"};
 
+// Once for each time that it is suspended.
+Statement const tell_expiries_statement{
+    "sandboxes.tell_expiries",
+    "with moved as ("
+    "  update sandboxes set expiry_told = true where id in ("
+    "    select id from sandboxes where state = 'suspended' and not expiry_told"
+    "      and expires_at <= now() + $1 * interval '1 second' limit 1000 for update skip locked"
+    "  ) returning *"
+    ")"
+    " insert into events (project_id, sandbox, type, actor, data)"
+    " select project_id, public_id, 'sandbox.expires_soon', 'controller', jsonb_build_object("
+    "'state', state, 'epoch', epoch, 'expires_at', space_text(expires_at)) from moved"};
+
 Statement const touch_statement{
     "sandboxes.touch",
     "update sandboxes set used_at = now() where public_id = any($1) and used_at < now() - interval "
@@ -172,6 +185,15 @@ async::Task<void> Sandboxes::set_problem(std::string id,
   auto rows = co_await database_.run(set_problem_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   co_return base::Result<void>();
+}
+
+async::Task<std::uint64_t> Sandboxes::tell_expiries(std::chrono::seconds before,
+                                                    base::Deadline deadline) {
+  Params params;
+  params.number(before.count());
+  auto rows = co_await database_.run(tell_expiries_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return rows->affected();
 }
 
 async::Task<void> Sandboxes::touch(std::vector<std::string> public_ids, base::Deadline deadline) {

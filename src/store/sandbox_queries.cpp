@@ -186,6 +186,7 @@ SandboxRow read_sandbox(RowReader& reader) {
   row.end_detail = reader.text();
   row.console_tail = reader.text();
   row.ended_at = reader.time_or_nothing();
+  row.expires_at = reader.time_or_nothing();
   return row;
 }
 

@@ -17,7 +17,7 @@ inline constexpr std::string_view live_columns =
     " s.token_sha256, s.network, s.api, space_us(s.created_at), space_us(s.started_at), s.timeline,"
     " space_us(s.suspended_at), s.suspended_bytes, s.problem, s.idle_timeout_s, s.parent, "
     "s.snapshot,"
-    " s.end_reason, s.end_detail, ''::text, null::bigint";
+    " s.end_reason, s.end_detail, ''::text, null::bigint, space_us(s.expires_at)";
 
 /// The same of a row of the history.
 inline constexpr std::string_view ended_columns =
@@ -27,7 +27,7 @@ inline constexpr std::string_view ended_columns =
     " null::bigint, s.timeout_s, s.on_timeout, s.auto_resume, s.secure, 0::int,"
     " ''::text, s.network, s.api, space_us(s.created_at), space_us(s.started_at), s.timeline,"
     " null::bigint, 0::bigint, ''::text, 0::int, s.parent, s.snapshot,"
-    " s.end_reason, s.end_detail, s.console_tail, space_us(s.ended_at)";
+    " s.end_reason, s.end_detail, s.console_tail, space_us(s.ended_at), null::bigint";
 
 inline constexpr std::string_view row_joins =
     " join projects p on p.id = s.project_id join nodes n on n.id = s.node_id"

@@ -50,8 +50,9 @@ struct SandboxRow {
   std::uint64_t suspended_bytes = 0;           // on disk, beyond what it shares with others
   std::string problem;               // why its suspended state could not be restored the last time
   std::uint32_t idle_timeout_s = 0;  // unused for that long it is suspended; 0: never
-  std::string parent;                // public id of the sandbox that it was forked from, or ""
-  std::string snapshot;              // public id of the snapshot that it was started from, or ""
+  std::optional<base::WallTime> expires_at;  // suspended: when it is deleted; nothing: never
+  std::string parent;    // public id of the sandbox that it was forked from, or ""
+  std::string snapshot;  // public id of the snapshot that it was started from, or ""
 
   /// Why it ends or ended: set from `deleting` on.
   std::string end_reason;  // domain::EndReason's name, "" while it lives
@@ -251,9 +252,10 @@ class Sandboxes {
                                      std::map<std::string, std::string> metadata,
                                      base::Deadline deadline);
 
-  /// Sandboxes whose deadline has passed and that are to be deleted: each is moved to `deleting`
-  /// with reason deadline and given an operation leased to `lease_owner`, in this one statement. So
-  /// a deadline fires exactly once, whoever asks and however often. At most `limit`.
+  /// Sandboxes whose deadline has passed and that are to be deleted, and suspended ones that their
+  /// project does not keep any longer: each is moved to `deleting` with its reason and given an
+  /// operation leased to `lease_owner`, in this one statement. So a deadline fires exactly once,
+  /// whoever asks and however often. At most `limit`.
   async::Task<std::vector<DueSandbox>> claim_due(std::string lease_owner,
                                                  std::chrono::seconds lease,
                                                  std::uint32_t limit,
@@ -266,6 +268,8 @@ class Sandboxes {
                                                       base::Deadline deadline);
   /// What its worker knows against its suspended state; it stays suspended.
   async::Task<void> set_problem(std::string id, std::string problem, base::Deadline deadline);
+  /// An event for each suspended one that is deleted within `before`, once. How many.
+  async::Task<std::uint64_t> tell_expiries(std::chrono::seconds before, base::Deadline deadline);
   /// Somebody uses these now (public ids). One statement for a whole process.
   async::Task<void> touch(std::vector<std::string> public_ids, base::Deadline deadline);
   /// When the next deadline is due, for sleeping until then; nothing when there is none.
