@@ -226,6 +226,21 @@ TEST(PolicyLint, SaysWhatIsProbablyNotMeant) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
+TEST(PolicyLint, SaysThatNetworksAreTcpAlone) {
+  auto const networks = wire::decode_text<wire::Policy>(
+      R"({"posture":"allowlist","cidr":{"allow":["203.0.113.0/28"]}})");
+  auto const said = fmt::format("{}", fmt::join(lint(networks.value()), "\n"));
+  EXPECT_NE(said.find("UDP stays closed"), std::string::npos) << said;
+  EXPECT_TRUE(lint(wire::Policy{}).empty());
+  // Whoever asks for it by name is refused.
+  auto const asked = wire::decode_text<wire::Policy>(
+      R"({"posture":"allowlist","rules":[{"hosts":["a.example"],"protocol":"udp"}]})");
+  ASSERT_FALSE(asked);
+  EXPECT_NE(asked.error().message().find("protocol"), std::string::npos);
+  EXPECT_NE(asked.error().message().find("http, tcp"), std::string::npos)
+      << asked.error().message();
+}
+
 TEST(PolicyDiff, NamesTheRules) {
   auto const before = wire::decode_text<wire::Policy>(
       R"({"posture":"allowlist","rules":[{"id":"a","hosts":["a.example"]},{"id":"b","hosts":["b.example"]}]})");

@@ -121,7 +121,8 @@ class Client {
   /// What the slot's rules let through to the gateway besides synthetic addresses, from now on.
   base::Result<void> let_through(std::uint32_t slot, Passage const& passage) const;
 
-  /// Are the slot's packet rules exactly ours, with this passage? `denied` when they are not.
+  /// Are the slot's packet rules exactly ours, with this passage? `denied` when they were not:
+  /// it is closed now.
   base::Result<void> check_rules(std::uint32_t slot, Passage const& passage) const;
   /// `denied`: the rules of the way out were not ours, and are again. Without `uplink: host` there
   /// is nothing to check.

@@ -2,6 +2,7 @@
 
 #include "base/log.hpp"
 #include "hostd/host.hpp"
+#include "hostd/slot_network.hpp"
 
 #include <unistd.h>
 
@@ -36,7 +37,14 @@ Answer Host::check_rules(std::uint32_t slot, Passage const& passage) {
   auto ours = rule_watch_.slot_is_ours(os::FdRef(*netns), kept_[slot].rules, passage);
   if (!ours) return failed(ours.error());
   if (*ours) return answer_of(Status::ok);
-  base::log::error("slot_rules_altered", {{"slot", slot}});
+  // Ours again and closed: the guest's frames are guarded, and its programs refused at once. What
+  // it may reach is its worker's to say, which ends that network.
+  auto& rules = kept_[slot].rules;
+  rules = RuleState();
+  auto closed = close_slot(os::FdRef(*netns));
+  auto const budget = std::uint64_t{config_.net_mib_per_s_max} << 20U;
+  if (closed && budget > 0) closed = limit_network(os::FdRef(*netns), budget);
+  base::log::error("slot_rules_altered", {{"slot", slot}, {"closed", closed.has_value()}});
   return answer_of(Status::altered, "the slot's rules are not ours");
 }
 

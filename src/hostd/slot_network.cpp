@@ -146,6 +146,12 @@ base::Result<void> let_through(os::FdRef netns, Passage const& passage) {
 base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port) {
   os::Fd socket;
   {
+base::Result<void> close_slot(os::FdRef netns) {
+  auto inside = os::InNetns::enter(netns);
+  if (!inside) return base::passing(inside);
+  return load_rules(std::string("flush ruleset\n") + slot_rules);
+}
+
     auto inside = os::InNetns::enter(netns);
     if (!inside) return base::passing(inside);
     socket = os::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -36,6 +36,9 @@ base::Result<void> limit_network(os::FdRef netns, std::uint64_t bytes_per_s);
 /// transaction. The passage was validated.
 base::Result<void> let_through(os::FdRef netns, Passage const& passage);
 
+/// Gives the slot the rules that it was made with, whatever it has now: nothing is let through.
+base::Result<void> close_slot(os::FdRef netns);
+
 /// A marked, non-blocking TCP socket in the namespace, connecting to the guest's `port`.
 base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port);
 

@@ -154,6 +154,15 @@ FakeHostd::Answer FakeHostd::answer(hostd::Request const& request) {
     out.reply.features = static_cast<std::uint32_t>(features.load());
     return out;
   }
+  if (request.action == hostd::Action::check_uplink) {
+    if (uplink_trouble > 0) {
+      --uplink_trouble;
+      out.reply.status = hostd::Status::failed;
+    } else if (altered_uplink.exchange(false)) {
+      out.reply.status = hostd::Status::altered;
+    }
+    return out;
+  }
   auto const slot = slots_.find(request.slot);
   if (request.action == hostd::Action::make_slot) {
     if (fail_make > 0) {
@@ -183,6 +192,7 @@ FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
       if (slot.state == hostd::SlotState::running || slot.state == hostd::SlotState::exited) {
         out.reply.status = hostd::Status::busy;
       } else {
+        if (altered_slot == static_cast<int>(request.slot)) altered_slot = -1;
         slots_.erase(found);
       }
       return out;
@@ -202,6 +212,18 @@ FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
       return dial();
     case hostd::Action::open_memory:
       return open_memory(slot);
+    case hostd::Action::start_gateway:
+      ++gateways;
+      for (int i = 0; i < 2; ++i)
+        out.fds.push_back(std::move(socket_pair().first));
+      return out;
+    case hostd::Action::check_rules:
+      // A slot of the pool stays in sight until it is removed.
+      if (altered_slot == static_cast<int>(request.slot)) {
+        out.reply.status = hostd::Status::altered;
+        if (slot.state == hostd::SlotState::running) altered_slot = -1;
+      }
+      return out;
     default:
       out.reply.state = slot.state;
       slot.sandbox.copy(out.reply.sandbox.data(), out.reply.sandbox.size());

@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "os/host_addresses.hpp"
 #include "os/host_resolvers.hpp"
 
 #include <fstream>
@@ -67,7 +68,8 @@ GatewayLink::GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest)
 asio::awaitable<void> start_spare_gateway(hostd::Client hostd, std::uint32_t slot) {
   auto const started =
       co_await async::blocking([hostd, slot] { return hostd.start_gateway(slot); });
-  if (!started)
+  // One may have come with the slot.
+  if (!started && started.error().code() != base::Code::conflict)
     base::log::warn("spare_gateway_not_started",
                     {{"slot", slot}, {"what", started.error().message()}});
 }
@@ -197,6 +199,8 @@ wire::GatewayCommand GatewayLink::start_command(std::string trusted) const {
   start.policy = wanted_.policy;
   start.resolvers = host_.config.resolvers.empty() ? os::host_resolvers() : host_.config.resolvers;
   start.trusted_ca_pem = std::move(trusted);
+  // The way out refuses them as well, as long as its rules stand.
+  start.refused_networks = os::host_addresses();
   start.admitted_networks = host_.config.private_routes;
   start.names = names_;
   return command;
@@ -461,17 +465,40 @@ async::Task<void> GatewayLink::end_revoked() {
   co_return base::Result<void>();
 }
 
+hostd::Passage GatewayLink::passage_of(domain::Reach const& reach) {
+  hostd::Passage passage;
+  passage.named = reach.named ? 1 : 0;
+  for (auto const& [address, bits] : reach.networks)
+    passage.networks.at(passage.count++) = {.address = address, .bits = bits};
+  return passage;
+}
+
+asio::awaitable<void> GatewayLink::check_rules() {
+  // Not while a new policy changes them.
+  auto const turn = co_await changing_.enter();
+  if (state_ == State::off || !reach_) co_return;
+  auto const reach = reach_;
+  auto const checked =
+      co_await async::blocking([client = host_.hostd, slot = wanted_.slot, reach] {
+        return client.check_rules(slot, passage_of(*reach));
+      });
+  if (checked || state_ == State::off || reach_ != reach) co_return;
+  if (checked.error().code() != base::Code::denied) {
+    base::log::warn("rules_not_checked",
+                    {{"sandbox", wanted_.sandbox}, {"what", checked.error().message()}});
+    co_return;
+  }
+  co_await switch_off("somebody changed the packet rules of its slot");
+}
+
 async::Task<void> GatewayLink::let_through(domain::Reach reach) {
   if (SPACE_FAULT("worker.gateway.let_through"))
     co_return base::fail(base::Code::internal, "a fault was injected here");
   if (reach_ && *reach_ == reach) co_return base::Result<void>();
-  hostd::Passage passage;
-  passage.named = reach.named ? 1 : 0;
   // Too many only between two policies that have little in common: none is less than what both let
   // through.
   if (reach.networks.size() > hostd::networks_max) reach.networks.clear();
-  for (auto const& [address, bits] : reach.networks)
-    passage.networks.at(passage.count++) = {.address = address, .bits = bits};
+  auto const passage = passage_of(reach);
   reach_.reset();
   auto done = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, passage] {
     return client.let_through(slot, passage);
@@ -481,6 +508,7 @@ async::Task<void> GatewayLink::let_through(domain::Reach reach) {
 }
 
 asio::awaitable<void> GatewayLink::switch_off(std::string reason) {
+  if (state_ == State::off) co_return;
   state_ = State::off;
   if (!error_)
     error_ = base::Error(base::Code::unavailable, "the sandbox's network is off: " + reason);

@@ -56,6 +56,12 @@ class GatewayLink {
   async::Task<wire::GatewayApplied> apply(wire::EffectivePolicy policy,
                                           std::optional<std::vector<wire::Lease>> credentials);
 
+  /// Looks whether the rules of the slot are still exactly those that this policy made; switches
+  /// the network off when they are not.
+  boost::asio::awaitable<void> check_rules();
+  /// For good, with a line in the audit log. Does nothing when it is off.
+  boost::asio::awaitable<void> switch_off(std::string reason);
+
   std::string const& authority_pem() const noexcept { return authority_; }
 
   /// Lets go of the gateway, which lives on.
@@ -79,12 +85,12 @@ class GatewayLink {
   boost::asio::awaitable<void> tell_guest_again();
   boost::asio::awaitable<void> wait_applied();
   boost::asio::awaitable<void> wait_settled();
-  boost::asio::awaitable<void> switch_off(std::string reason);
   boost::asio::awaitable<void> watch_audit();
   boost::asio::awaitable<void> tend_and_watch();
   /// A broker that was restarted knows neither the gateway nor its leases.
   boost::asio::awaitable<void> renew_broker();
   void remember(std::map<std::string, std::string> const& names);
+  static hostd::Passage passage_of(domain::Reach const& reach);
   /// Tells the slot's rules.
   async::Task<void> let_through(domain::Reach reach);
   async::Task<void> clear_leases();

@@ -118,6 +118,9 @@ class Sandbox {
   async::Task<void> start_steps();
   async::Task<void> start_quickest();
   async::Task<void> start_cold();
+  /// Are the packet rules of its slot still ours? Its network is switched off when they are not.
+  boost::asio::awaitable<void> check_rules();
+  boost::asio::awaitable<void> close_network(std::string reason);
   async::Task<void> prepare();
   async::Task<os::Fd> make_disk();
   async::Task<void> boot(vmm::MachineStart how);
@@ -182,6 +185,7 @@ class Sandbox {
   async::Task<void> remove_slot();
   async::Task<void> remove_disk();
   boost::asio::awaitable<void> persist(std::string step, async::Task<void> (Sandbox::*attempt)());
+  boost::asio::awaitable<void> check_rules_without_gateway();
   boost::asio::awaitable<void> note(std::string phase);
   boost::asio::awaitable<void> forget();
 

@@ -1,7 +1,10 @@
+#include "base/log.hpp"
 #include "worker/sandbox.hpp"
 
 /// A sandbox's network: its gateway from the slot's making to the end.
 namespace worker {
+
+namespace asio = boost::asio;
 
 void Sandbox::begin_network(bool adopt) {
   if (!host_.has_uplink() || entry_.internal) return;
@@ -41,6 +44,37 @@ async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
   auto noted = co_await write_journal(entry_.phase);
   if (!noted) co_return base::passing(noted, "note the policy");
   co_return applied;
+}
+
+asio::awaitable<void> Sandbox::check_rules() {
+  bool const at_work = state_ == State::running || state_ == State::paused;
+  auto const gateway = gateway_;
+  if (at_work && gateway) co_return co_await gateway->check_rules();
+  if (at_work || state_ == State::warm) co_await check_rules_without_gateway();
+}
+
+/// It has no network that could be switched off: the slot is closed again, as it was, and a machine
+/// of nobody is thrown away.
+asio::awaitable<void> Sandbox::check_rules_without_gateway() {
+  auto const before = state_;
+  auto const checked = co_await async::blocking([client = host_.hostd, slot = entry_.slot] {
+    return client.check_rules(slot, hostd::Passage{});
+  });
+  bool const altered = !checked && checked.error().code() == base::Code::denied;
+  if (!altered || state_ != before) co_return;
+  base::log::error("slot_rules_altered", {{"sandbox", id()}, {"slot", slot()}});
+  if (state_ == State::warm) co_return ask_end("deleted", "the packet rules of its slot changed");
+  wire::GatewayDecision decision;
+  decision.kind = "network";
+  decision.decision = "denied";
+  decision.reason = "somebody changed the packet rules of its slot; it has no network anyway";
+  auto const now = base::to_rfc3339(base::system_clock().wall_now());
+  host_.audit.add(id(), audit_record(id(), epoch(), now, decision));
+}
+
+asio::awaitable<void> Sandbox::close_network(std::string reason) {
+  auto const gateway = gateway_;
+  if (gateway) co_await gateway->switch_off(std::move(reason));
 }
 
 }  // namespace worker

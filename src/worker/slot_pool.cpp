@@ -2,6 +2,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "worker/gateway_link.hpp"
 
 namespace worker {
 
@@ -105,7 +106,26 @@ async::Task<void> SlotPool::dispose(std::uint32_t slot) {
   co_return base::Result<void>();
 }
 
-void SlotPool::start() {
+asio::awaitable<void> SlotPool::check_ready() {
+  for (std::uint32_t slot = 0; slot < total(); ++slot) {
+    if (states_[slot] != State::ready) continue;
+    auto const checked = co_await async::blocking(
+        [client = hostd_, slot] { return client.check_rules(slot, hostd::Passage{}); });
+    // Taken meanwhile: it is looked at with its sandbox.
+    bool const altered = !checked && checked.error().code() == base::Code::denied;
+    if (!altered || states_[slot] != State::ready) continue;
+    base::log::error("altered_slot_thrown_away", {{"slot", slot}});
+    states_[slot] = State::making;
+    auto const removed = co_await dispose(slot);
+    if (!removed) {
+      // It stays out of use: nobody may get a slot that is not known to be ours.
+      base::log::error("altered_slot_stays", {{"slot", slot}, {"what", removed.error().message()}});
+    }
+  }
+}
+
+void SlotPool::start(bool with_gateways) {
+  with_gateways_ = with_gateways;
   tasks_.spawn("keep slots ready", refill());
 }
 
@@ -132,6 +152,7 @@ asio::awaitable<void> SlotPool::refill() {
     pause = std::min(pause * 2, std::chrono::milliseconds(10'000));
   }
 }
+    if (made && with_gateways_) co_await start_spare_gateway(hostd_, *slot);
 
 asio::awaitable<void> SlotPool::close() {
   tasks_.cancel();

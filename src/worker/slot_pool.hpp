@@ -34,8 +34,13 @@ class SlotPool {
   /// again.
   async::Task<void> dispose(std::uint32_t slot);
 
-  /// Begins to keep `ready_wanted` slots ready.
-  void start();
+  /// Looks at the slots that wait: one whose rules somebody changed is thrown away, and another one
+  /// made.
+  boost::asio::awaitable<void> check_ready();
+
+  /// Begins to keep `ready_wanted` slots ready; with gateways, a closed one waits in each, so that
+  /// no create starts one.
+  void start(bool with_gateways);
   boost::asio::awaitable<void> close();
 
   std::uint32_t total() const noexcept { return static_cast<std::uint32_t>(states_.size()); }
@@ -54,6 +59,7 @@ class SlotPool {
 
   hostd::Client hostd_;
   std::uint32_t ready_wanted_;
+  bool with_gateways_ = false;
   std::vector<State> states_;
   std::vector<bool> made_;  // of taken numbers: the kernel's part is there
   async::Signal changed_;

@@ -50,6 +50,8 @@ class Worker {
   /// A machine that waits to be claimed; null when none does.
   std::shared_ptr<Sandbox> any_warm() const;
   wire::NodeReport report() const;
+  /// One look at the packet rules of every slot and of the way out (worker_rules.cpp).
+  boost::asio::awaitable<void> check_rules();
 
   Host& host() noexcept { return host_; }
 
@@ -58,6 +60,7 @@ class Worker {
   async::Task<wire::WorkerSandbox> outcome_of(std::shared_ptr<Sandbox> sandbox);
   async::Task<void> make_room(wire::StartSandbox request);
   async::Task<vmm::Accelerator> choose_accelerator(std::string build);
+  boost::asio::awaitable<void> settle_pool();
   async::Task<void> prove_kvm(std::string build);
   async::Task<void> prove_firecracker(std::string build);
   /// Boots a machine of nobody under KVM to its agent's first answer. `tried`: there was a machine.
@@ -119,12 +122,17 @@ class Worker {
   boost::asio::awaitable<void> remove_orphan(std::uint32_t slot);
   boost::asio::awaitable<void> remove_stray_disks();
   boost::asio::awaitable<void> maintain();
+  boost::asio::awaitable<void> watch_rules();
+  boost::asio::awaitable<void> check_uplink();
 
   Host host_;
   std::map<std::string, std::shared_ptr<Sandbox>> sandboxes_;
   async::Turnstile proving_;
-  async::Turnstile taking_;  // of snapshots: one at a time
+  async::Turnstile taking_;    // of snapshots: one at a time
+  async::Turnstile settling_;  // of the pool
+  base::SteadyTime settle_next_{};
   bool draining_ = false;
+  int uplink_failures_ = 0;  // of its rules, in a row
   base::Result<void> guest_known_;
   std::map<MachineShape, Demand> demand_;
   std::set<MachineShape> looking_;  // snapshots of a former life that are still being verified

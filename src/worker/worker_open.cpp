@@ -61,8 +61,9 @@ async::Task<void> Worker::open() {
   }
   co_await adopt_saved();
   co_await remove_stray_disks();
-  host_.slots.start();
+  host_.slots.start(host_.has_uplink());
   tasks_.spawn("maintain", maintain());
+  tasks_.spawn("watch the rules", watch_rules());
   if (host_.config.base_snapshots) {
     auto bases = co_await find_bases();
     // Machines boot cold then.

@@ -111,6 +111,69 @@ TEST(Worker, AnEndBecauseTheHostStopsSaysSo) {
   });
 }
 
+TEST(Worker, EachSlotThatWaitsHasItsGateway) {
+  Rig rig;
+  rig.config.uplink = "host";
+  async::run_test([&]() -> awaitable<void> {
+    Life life(co_await asio::this_coro::executor, rig);
+    EXPECT_TRUE(co_await life.worker.open());
+    auto const ready = [&] { return life.worker.host().slots.ready(); };
+    EXPECT_TRUE(co_await eventually([&] { return ready() == 4; }));
+    EXPECT_EQ(rig.hostd.gateways, ready());
+    co_await life.close();
+  });
+}
+
+TEST(Worker, ChangedRulesOfTheWayOutAreInTheAudit) {
+  Rig rig;
+  rig.config.uplink = "host";
+  async::run_test([&]() -> awaitable<void> {
+    Life life(co_await asio::this_coro::executor, rig);
+    EXPECT_TRUE(co_await life.worker.open());
+    auto const said = [&] { return life.worker.host().audit.after(0, ""); };
+    rig.hostd.uplink_trouble = 1;
+    co_await life.worker.check_rules();
+    EXPECT_TRUE(said().empty()) << "hostd could not look";
+    rig.hostd.altered_uplink = true;
+    co_await life.worker.check_rules();
+    co_await life.worker.check_rules();
+    EXPECT_EQ(said().size(), 1U);
+    EXPECT_NE(said().back().record.find("way out"), std::string::npos);
+    co_await life.close();
+  });
+}
+
+TEST(Worker, ASlotThatWaitsAndWhoseRulesSomebodyChangedIsThrownAway) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    auto const ready = [&] { return life->worker.host().slots.ready(); };
+    EXPECT_TRUE(co_await eventually([&] { return ready() > 0 && rig->hostd.slots() == ready(); }));
+    auto const before = ready();
+    rig->hostd.altered_slot = 0;
+    co_await life->worker.check_rules();
+    EXPECT_EQ(rig->hostd.altered_slot, -1) << "it was removed";
+    EXPECT_TRUE(co_await eventually([&] { return ready() == before; })) << "and made anew";
+    co_await expect_empty(rig, life);
+  });
+}
+
+TEST(Worker, ASandboxWhoseSlotsRulesSomebodyChangedGoesOnAndTheAuditSaysSo) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    auto const request = Rig::request();
+    EXPECT_TRUE(co_await life->worker.start(request));
+    co_await life->worker.check_rules();
+    auto const said = [&] {
+      return life->worker.host().audit.after(0, request.sandbox).size();
+    };
+    EXPECT_EQ(said(), 0U);
+    rig->hostd.altered_slot = static_cast<int>(life->worker.find(request.sandbox)->slot());
+    co_await life->worker.check_rules();
+    EXPECT_EQ(said(), 1U);
+    EXPECT_EQ(rig->hostd.machines(), 1U) << "it had no network that could be switched off";
+    EXPECT_TRUE(co_await life->worker.end(request.sandbox, 1));
+    co_await expect_empty(rig, life);
+  });
+}
+
 TEST(Worker, ARepeatedStartGetsTheFirstOnesResultAndAnOlderLifeIsRefused) {
   with_worker([](Rig* rig, Life* life) -> awaitable<void> {
     auto request = Rig::request();

@@ -5,6 +5,7 @@
 #include "worker/gateway_link.hpp"
 
 #include "async/testing.hpp"
+#include "hostd/nft.hpp"
 #include "hostd/slot_network.hpp"
 #include "integration/guest_net.hpp"
 #include "integration/hostd_fixture.hpp"
@@ -349,6 +350,50 @@ TEST_F(Link, ASpareGatewayThatDiedIsMadeUpFor) {
   live(echo_by_name, use);
 }
 
+/// Of a process's control group: the file with its limit of memory, and what it uses now.
+struct MemoryGroup {
+  explicit MemoryGroup(pid_t pid) {
+    std::istringstream lines(os::read_text(fmt::format("/proc/{}/cgroup", pid)).value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      auto const path = line.substr(line.rfind(':') + 1);
+      if (line.find(":memory:") != std::string::npos) {
+        limit = "/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes";
+        used = "/sys/fs/cgroup/memory" + path + "/memory.usage_in_bytes";
+      } else if (line.starts_with("0::") && limit.empty()) {
+        limit = "/sys/fs/cgroup" + path + "/memory.max";
+        used = "/sys/fs/cgroup" + path + "/memory.current";
+      }
+    }
+  }
+
+  std::string limit, used;
+};
+
+TEST_F(Link, AGatewayThatRunsOutOfMemoryDiesAloneAndIsReplaced) {
+  auto const use = [this](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    auto const address = co_await aside([&] { return guest_->resolve("echo.example"); });
+    auto const first = gateway();
+    MemoryGroup const group(first);
+    auto const limit = std::stoull(os::read_text(group.limit).value_or("0"));
+    EXPECT_EQ(limit, 128ULL << 20U) << group.limit;
+    // As if a flood had brought it to its limit.
+    auto const used = std::stoull(os::read_text(group.used).value_or("0"));
+    std::ofstream(group.limit) << used + (256U << 10U);
+    std::vector<os::Fd> peers;
+    for (int i = 0; i < 200 && gateway() == first; ++i) {
+      peers.push_back(co_await aside([&] { return guest_->dial(address, 7); }));
+      if (peers.back()) GuestNet::talk(peers.back(), std::string(1000, 'x'), "x");
+    }
+    EXPECT_TRUE(co_await soon([&] { return gateway() != 0 && gateway() != first; }));
+    EXPECT_TRUE(co_await soon([&] { return !life.told.empty(); }));
+    EXPECT_EQ(co_await say(address, "again"), "again");
+    EXPECT_FALSE(hostd_->died());
+  };
+  live(echo_by_name, use);
+}
+
 TEST_F(Link, ThreeCrashesSwitchTheNetworkOffAndSayWhy) {
   auto const use = [this](Life life) -> awaitable<void> {
     for (int i = 0; i < 3; ++i) {
@@ -451,6 +496,64 @@ TEST_F(Link, ASlotWhoseRulesCannotBeToldIsClosed) {
   };
   live(echo_by_name, use);
   std::filesystem::remove(fault_file);
+}
+
+TEST_F(Link, FlushedRulesOfASlotSwitchTheNetworkOff) {
+  auto const use = [this](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    co_await life.link.check_rules();
+    auto const address = co_await aside([&] { return guest_->resolve("echo.example"); });
+    auto peer = co_await aside([&] { return guest_->dial(address, 7); });
+    EXPECT_EQ(GuestNet::talk(peer, "x", "x"), "x") << "the control: what is ours stays open";
+    Load const load(std::move(peer));
+    auto const flushed = co_await aside([&] {
+      auto const netns = os::open_pinned_netns(installation_.directory() + "/hostd/netns/1");
+      auto const inside = os::InNetns::enter(*netns);
+      return hostd::load_rules("flush ruleset\n").has_value();
+    });
+    EXPECT_TRUE(flushed);
+    co_await life.link.check_rules();
+    EXPECT_EQ(gateway(), 0);
+    auto const arrived = internet_.arrived();
+    EXPECT_TRUE(co_await soon([&] { return load.over(); }));
+    EXPECT_EQ(co_await say(address, "x"), "refused") << "at once, by the slot's own rules";
+    EXPECT_EQ(internet_.arrived(), arrived);
+    EXPECT_TRUE(client().check_rules(slot, {})) << "which are ours again";
+    auto const after = co_await life.link.wait_open();
+    EXPECT_FALSE(after);
+    if (!after) EXPECT_THAT(after.error().message(), HasSubstr("changed the packet rules"));
+    auto const seen = life.audit.after(0, "i0123456789abcdefghij");
+    EXPECT_THAT(seen.back().record, HasSubstr("changed the packet rules of its slot"));
+  };
+  live(echo_by_name, use);
+}
+
+TEST_F(Link, RulesThatAPolicyMadeAreKnownAlsoAfterHostdWasKilled) {
+  auto const use = [this](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    auto const applied = co_await life.link.apply(
+        policy(2, R"({"posture":"allowlist","cidr":{"allow":["203.0.113.20"]}})"), {});
+    EXPECT_TRUE(applied);
+    co_await life.link.check_rules();
+    restart_hostd();
+    co_await life.link.check_rules();
+    EXPECT_EQ(co_await say("203.0.113.20", "x"), "x");
+    // Wider than the policy says, by somebody else.
+    auto const widened = co_await aside([&] {
+      auto const netns = os::open_pinned_netns(installation_.directory() + "/hostd/netns/1");
+      auto const inside = os::InNetns::enter(*netns);
+      return hostd::load_rules("add element netdev guard dst_policy { 203.0.113.0/24 }\n")
+          .has_value();
+    });
+    EXPECT_TRUE(widened);
+    co_await life.link.check_rules();
+    EXPECT_EQ(gateway(), 0);
+    auto const after = co_await life.link.wait_open();
+    EXPECT_FALSE(after);
+  };
+  live(echo_by_name, use);
 }
 
 TEST_F(Link, WithoutHostdTheNetworkGoesOnAndWhatNeedsItIsRefused) {

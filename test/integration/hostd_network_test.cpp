@@ -345,6 +345,19 @@ TEST_F(Passage, NoPolicyOpensWhatIsNeverOpen) {
     EXPECT_FALSE(reaches(never, 443)) << int{never[0]};
 }
 
+TEST_F(Passage, NoPolicyOpensUdp) {
+  let_through({documentation, everywhere}, true);
+  EXPECT_TRUE(reaches(foreign, 443)) << "the control: TCP";
+  for (std::uint16_t const port : {443, 123, 51820}) {
+    peer_->drain();
+    peer_->send_ip({.to = foreign, .protocol = 17}, udp(40'000, port, Bytes(20)));
+    EXPECT_TRUE(peer_->receive([](auto const& s) { return is_icmp(s, 3); })) << port;
+  }
+  std::array<char, 2048> datagram{};
+  EXPECT_EQ(::recv(gateway_.dns_datagram.get(), datagram.data(), datagram.size(), MSG_DONTWAIT), -1)
+      << "nothing came to the gateway";
+}
+
 TEST_F(Passage, WhatIsTakenAwayEndsLiveConnections) {
   let_through({documentation});
   auto const opened = answer_to(foreign, 7, 2);

@@ -59,8 +59,8 @@ def write(found: dict, output: pathlib.Path) -> None:
     red = sum(set(found["mutations"].get(m["name"], [])) >= set(m["red"]) for m in mutations)
     lines = [
         "# What was attacked, and what happened", "",
-        f"Written by `test/security/report.py` out of the runs of {datetime.date.today()}, source {done.stdout.strip() or 'unknown'}. Each",
-        "case is tried by root inside a real guest and judged from four sides: the guest, the servers of a small internet of our own",
+        f"Written by `test/security/report.py` out of runs until {datetime.date.today()}, the last with source {done.stdout.strip() or 'unknown'}.",
+        "Each case is tried by root inside a real guest and judged from four sides: the guest, the servers of a small internet of our own",
         "(`test/security/rig.py`), the frames behind the slot's first rules, and the audit log. Each has a control that must arrive.", "",
         f"**{held} of {len(cases)} cases held ({attacks} attacks); of {len(mutations)} defences that were taken away one at a time the",
         f"suite noticed {red}.**", ""]
