@@ -45,6 +45,8 @@ class FakeDns {
 
   int queries() const { return queries_; }
 
+  std::atomic<bool> failing = false;
+
  private:
   void serve(std::stop_token const& stop) {
     std::array<char, 512> query{};
@@ -68,7 +70,9 @@ class FakeDns {
       reply[2] = '\x81';
       reply[3] = known ? '\x80' : '\x83';
       reply.replace(6, 6, std::string("\0\0\0\0\0\0", 6));
-      if (known && wants_a) {
+      if (failing) {
+        reply[3] = '\x82';
+      } else if (known && wants_a) {
         reply[7] = 1;
         in_addr parsed{};
         inet_pton(AF_INET, names_.at(name).c_str(), &parsed);
@@ -164,6 +168,7 @@ asio::awaitable<void> fake_broker(net::Stream stream,
     if (!got || *got == 0) co_return;
     std::string const line(buffer.data(), *got);
     asked->push_back(line);
+    if (value->empty()) co_return;  // it dies of the question
     auto const use = wire::decode_text<wire::Use>(line.substr(0, line.find('\n')));
     wire::Used used;
     used.ok = use && use->credential == "llm-key" && use->path == "/v1/messages";
@@ -502,6 +507,41 @@ TEST(Flow, WhatTheBrokerRefusesIsNotSent) {
         "POST /v1/other HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 403 ")) << answer;
     EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+TEST(Flow, WithoutABrokerWhatNeedsACredentialIsRefusedAndTheRestGoesOn) {
+  auto const rules = with_credential + R"(,{"id":"b","hosts":["b.corp.example"],"ports":[TLS]})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    rig.credential.clear();
+    for (int i = 0; i < 2; ++i) {  // while it dies, and when it is gone
+      auto const answer = co_await rig.ask(fmt::format(
+          "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\nContent-Length: 2\r\n\r\nhi",
+          rig.origin.port()));
+      EXPECT_TRUE(answer.starts_with("HTTP/1.1 503 ")) << answer;
+      EXPECT_EQ(rig.origin.received, "");
+    }
+    rig.origin.host = "b.corp.example";
+    auto const other = co_await rig.ask(
+        fmt::format("GET / HTTP/1.1\r\nHost: b.corp.example:{}\r\n\r\n", rig.origin.port()),
+        "b.corp.example");
+    EXPECT_TRUE(other.starts_with("HTTP/1.1 200 ")) << other;
+  });
+}
+
+TEST(Flow, WithoutANameServerNothingIsSentAndTheNextRequestFindsItAgain) {
+  with_rig(allow_all_paths, [](Rig& rig) -> asio::awaitable<void> {
+    auto const ask = [&] {
+      return rig.ask(
+          fmt::format("GET / HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    };
+    rig.dns.failing = true;
+    auto const failed = co_await ask();
+    EXPECT_TRUE(failed.starts_with("HTTP/1.1 502 ")) << failed;
+    EXPECT_EQ(rig.origin.connections, 0);
+    rig.dns.failing = false;
+    auto const found = co_await ask();
+    EXPECT_TRUE(found.starts_with("HTTP/1.1 200 ")) << found;
   });
 }
 
