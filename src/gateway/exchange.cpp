@@ -5,6 +5,7 @@
 #include "gateway/guest_auth.hpp"
 #include "gateway/http1.hpp"
 #include "gateway/scrubber.hpp"
+#include "net/block.hpp"
 
 #include <boost/json/serialize.hpp>
 #include <poll.h>
@@ -36,10 +37,10 @@ class Reader {
 
   /// False at the end of the stream.
   async::Task<bool> more() {
-    [[clang::uninitialized]] std::array<char, buffer_bytes> buffer;
-    auto const got = co_await stream_.read_some(buffer);
+    net::Block buffer;
+    auto const got = co_await stream_.read_some(buffer.span());
     if (!got) co_return std::unexpected(got.error());
-    received_.append(buffer.data(), *got);
+    received_.append(buffer.span().data(), *got);
     co_return *got > 0;
   }
 

@@ -11,6 +11,8 @@ constexpr std::size_t value_bytes_min = 8;
 /// All forms of a value together, in its own length: 1 as it is, 4 × 3 percent, 2 JSON, 2 × 2 hex,
 /// 6 × less than 2 base64.
 constexpr std::size_t value_forms_max = 31;
+/// A longer one makes longer steps, but more to prepare for each request.
+constexpr std::size_t window_max = 16;
 constexpr std::string_view lower_digits = "0123456789abcdef";
 constexpr std::string_view upper_digits = "0123456789ABCDEF";
 constexpr std::string_view base64_alphabet =
@@ -37,12 +39,6 @@ class Draft {
   std::string text_;
 };
 
-void put_hex(std::string& out, char c, std::string_view digits) {
-  auto const byte = static_cast<unsigned char>(c);
-  out += digits[byte >> 4];
-  out += digits[byte & 15];
-}
-
 /// The base64 of the value as it looks after `before` (0 to 2) unknown bytes: the first characters
 /// that depend on those are left out, and so is what the text that follows would change.
 std::string_view base64_after(Draft& draft,
@@ -65,24 +61,35 @@ std::string_view base64_after(Draft& draft,
   return std::string_view(out).substr(before == 0 ? 0 : before + 1);
 }
 
-std::string_view hex(Draft& draft, std::string_view value, std::string_view digits) {
+/// Each byte as `before`, if it is not 0, and two digits.
+std::string_view hex(Draft& draft, std::string_view value, std::string_view digits, char before) {
   auto& out = draft.begin();
-  for (char const c : value)
-    put_hex(out, c, digits);
+  out.resize(value.size() * (before == '\0' ? 2 : 3));
+  auto* at = out.data();
+  for (char const c : value) {
+    auto const byte = static_cast<unsigned char>(c);
+    if (before != '\0') *at++ = before;
+    *at++ = digits[byte >> 4];
+    *at++ = digits[byte & 15];
+  }
   return out;
 }
 
-/// `all`: every byte, also those that need it not.
-std::string_view percent(Draft& draft, std::string_view value, std::string_view digits, bool all) {
+bool is_plain(char c) noexcept {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.' || c == '~';
+}
+
+std::string_view percent(Draft& draft, std::string_view value, std::string_view digits) {
   auto& out = draft.begin();
   for (char const c : value) {
-    bool const plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("-_.~").find(c) != std::string_view::npos;
-    if (plain && !all) {
+    auto const byte = static_cast<unsigned char>(c);
+    if (is_plain(c)) {
       out += c;
     } else {
       out += '%';
-      put_hex(out, c, digits);
+      out += digits[byte >> 4];
+      out += digits[byte & 15];
     }
   }
   return out;
@@ -119,13 +126,15 @@ Scrubber::Scrubber(std::vector<std::string> const& values) {
 void Scrubber::add_value(std::string_view value) {
   Draft draft(value.size() * 3);
   add(value);
-  add(percent(draft, value, lower_digits, false));
-  add(percent(draft, value, upper_digits, false));
-  add(percent(draft, value, lower_digits, true));
-  add(percent(draft, value, upper_digits, true));
-  add(json_escaped(draft, value));
-  add(hex(draft, value, lower_digits));
-  add(hex(draft, value, upper_digits));
+  if (!std::ranges::all_of(value, is_plain)) {
+    add(percent(draft, value, lower_digits));
+    add(percent(draft, value, upper_digits));
+    add(json_escaped(draft, value));
+  }
+  for (auto const digits : {lower_digits, upper_digits}) {
+    add(hex(draft, value, digits, '%'));  // also the bytes that need it not
+    add(hex(draft, value, digits, '\0'));
+  }
   for (auto const alphabet : {base64_alphabet, base64url_alphabet})
     for (std::size_t before = 0; before < 3; ++before)
       add(base64_after(draft, value, before, alphabet));
@@ -150,16 +159,17 @@ void Scrubber::add(std::string_view text) {
   shortest_ = shortest_ == 0 ? text.size() : std::min(shortest_, text.size());
 }
 
-/// Wu and Manber's search: of each pattern only the first `shortest_` bytes count, and two bytes of
+/// Wu and Manber's search: of each pattern only the first `window_` bytes count, and two bytes of
 /// the text say how far the end of the next possible match is.
 void Scrubber::prepare_search() {
-  auto const farthest = std::min<std::size_t>(shortest_ - 1, 255);
+  window_ = std::min(shortest_, window_max);
+  auto const farthest = window_ - 1;
   skip_.fill(static_cast<std::uint8_t>(farthest));
   for (std::size_t number = 0; number < patterns_.size(); ++number) {
     auto const one = pattern(number);
-    for (std::size_t i = 1; i < shortest_; ++i) {
+    for (std::size_t i = 1; i < window_; ++i) {
       auto& skip = skip_[place_of(one[i - 1], one[i])];
-      auto const rest = std::min(shortest_ - 1 - i, farthest);
+      auto const rest = window_ - 1 - i;
       skip = std::min(skip, static_cast<std::uint8_t>(rest));
     }
   }
@@ -183,14 +193,14 @@ void Scrubber::overwrite(std::string& text) {
   auto const settle = [&] {
     std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(found.begin), found.size, '*');
   };
-  std::size_t end = shortest_ - 1;
+  std::size_t end = window_ - 1;
   while (end < text.size()) {
     auto const skip = skip_[place_of(text[end - 1], text[end])];
     if (skip > 0) {
       end += skip;
       continue;
     }
-    auto const begin = end - (shortest_ - 1);
+    auto const begin = end - (window_ - 1);
     auto const size = longest_at(std::string_view(text).substr(begin));
     if (size > 0) {
       if (begin >= overwritten) {

@@ -59,6 +59,7 @@ class Scrubber {
   std::vector<Span> patterns_;
   std::size_t longest_ = 0;
   std::size_t shortest_ = 0;
+  std::size_t window_ = 0;
   std::array<std::uint8_t, 1024> skip_;  // by two bytes: how far the next match's end is at least
   std::array<bool, 256> begins_{};       // is it the first byte of a pattern
   std::string held_;

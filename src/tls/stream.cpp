@@ -1,3 +1,4 @@
+#include "net/block.hpp"
 #include "tls/context.hpp"
 
 #include <openssl/err.h>
@@ -8,6 +9,7 @@ namespace tls {
 namespace {
 
 constexpr std::size_t record_bytes = 16 * 1024;
+constexpr std::size_t together_bytes = 48 * 1024;
 
 struct SslDeleter {
   void operator()(SSL* ssl) const noexcept { SSL_free(ssl); }
@@ -83,6 +85,8 @@ class TlsStream final : public net::ByteStream {
         co_return base::fail(base::Code::unavailable, "TLS write: " + openssl_error());
       }
       bytes = bytes.subspan(count);
+      // Some records go together: a call of the kernel costs more than their encryption.
+      if (!bytes.empty() && BIO_ctrl_pending(out_) < together_bytes) continue;
       auto const sent = co_await send_pending();
       if (!sent) co_return std::unexpected(sent.error());
     }
@@ -120,12 +124,11 @@ class TlsStream final : public net::ByteStream {
   }
 
   async::Task<bool> receive() {
-    // In the coroutine's frame, so only while a read waits.
-    [[clang::uninitialized]] std::array<char, record_bytes> buffer;
-    auto const count = co_await below_->read_some(buffer);
+    net::Block buffer;  // only while a read waits
+    auto const count = co_await below_->read_some(buffer.span());
     if (!count) co_return std::unexpected(count.error());
     std::size_t written = 0;
-    if (*count > 0 && BIO_write_ex(in_, buffer.data(), *count, &written) != 1) {
+    if (*count > 0 && BIO_write_ex(in_, buffer.span().data(), *count, &written) != 1) {
       co_return base::fail(base::Code::internal, "TLS: out of memory");
     }
     co_return *count > 0;

@@ -25,7 +25,7 @@ class BriefDocument {
   json::value const* parse(std::string_view text);
 
  private:
-  std::array<unsigned char, 8 * 1024> room_;
+  std::array<unsigned char, 4 * 1024> room_;
   json::monotonic_resource memory_;
   std::optional<json::value> value_;
 };
@@ -107,10 +107,10 @@ template <class T> void append_text(std::string& out, T const& in) {
 }
 
 /// decode_text() for a short message that may hold a secret: its document lives on the stack, as
-/// far as 8 KiB reach, and is wiped.
+/// far as 4 KiB reach, and is wiped.
 template <class T>
 base::Result<T> decode_brief(std::string_view text, UnknownKeys unknown = UnknownKeys::reject) {
-  detail::BriefDocument document;
+  [[clang::uninitialized]] detail::BriefDocument document;
   auto const* const value = document.parse(text);
   if (!value) return base::fail(base::Code::invalid_argument, "not valid JSON");
   return decode<T>(*value, unknown);
