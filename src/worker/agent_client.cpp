@@ -51,6 +51,10 @@ async::Task<void> init_again(net::Stream stream, std::string body, std::string n
   co_return co_await tell(&connection, std::move(body), std::move(nonce));
 }
 
+async::Task<void> init_over(AgentLine line, std::string body, std::string nonce) {
+  co_return co_await tell(line.get(), std::move(body), std::move(nonce));
+}
+
 async::Task<void> health_then_init(net::Stream stream,
                                    wire::AgentInit init,
                                    std::function<void()> on_answer) {
@@ -75,6 +79,49 @@ constexpr std::string_view exercise =
     R"("echo ok; ls / >/dev/null; sh -c true; python3 -c 'import json, os, subprocess, sys'"]},)"
     R"("stdin":false})";
 
+http::RequestHead start_head(std::string const& token) {
+  http::RequestHead head{"POST",
+                         "/process.Process/Start",
+                         {{"Host", "sandbox"},
+                          {"Content-Type", "application/connect+json"},
+                          {"Connect-Protocol-Version", "1"}}};
+  if (!token.empty()) head.headers.add("X-Access-Token", token);
+  return head;
+}
+
+/// As the control plane asks for a command: what users run first, and the first of them once more.
+std::vector<std::string> rehearsed() {
+  constexpr std::string_view programs[] = {
+      R"("/bin/echo","args":["x"])",
+      R"("/bin/bash","args":["-l","-c","echo x"])",
+      R"~("/usr/bin/python3","args":["-c","print('x')"])~",
+      R"("/bin/echo","args":["x"])",
+  };
+  std::vector<std::string> out;
+  for (auto const program : programs) {
+    std::string text = R"({"process":{"cmd":)";
+    text.append(program).append(R"(,"envs":{}},"tag":"rehearsal-)");
+    text.append(std::to_string(out.size())).append(R"(","stdin":false})");
+    out.push_back(connect_message(text));
+  }
+  return out;
+}
+
+async::Task<AgentLine> rehearse(net::Stream stream, wire::AgentInit init) {
+  auto line = std::make_shared<http::Connection>(std::move(stream));
+  auto const body = wire::encode_text(init);
+  auto told = co_await tell(line.get(), body, init.nonce);
+  if (!told) co_return std::unexpected(told.error());
+  for (auto& what : rehearsed()) {
+    auto const ran =
+        co_await call(line.get(), start_head(init.accessToken.value_or("")), std::move(what));
+    if (!ran) co_return AgentLine();  // it does not keep a line open over what it cannot run
+  }
+  told = co_await tell(line.get(), body, init.nonce);
+  if (!told) co_return std::unexpected(told.error());
+  co_return line;
+}
+
 async::Task<void> init_then_exercise(net::Stream stream,
                                      wire::AgentInit init,
                                      std::function<void()> on_answer) {
@@ -84,12 +131,7 @@ async::Task<void> init_then_exercise(net::Stream stream,
   if (on_answer) on_answer();
   auto told = co_await tell(&connection, wire::encode_text(init), init.nonce);
   if (!told) co_return told;
-  http::RequestHead head{"POST",
-                         "/process.Process/Start",
-                         {{"Host", "sandbox"},
-                          {"Content-Type", "application/connect+json"},
-                          {"Connect-Protocol-Version", "1"}}};
-  auto const ran = co_await call(&connection, std::move(head), connect_message(exercise));
+  auto const ran = co_await call(&connection, start_head({}), connect_message(exercise));
   bool const well = ran && ran->body.find(R"("exited":true)") != std::string::npos;
   if (!well)
     base::log::info("exercise_incomplete",
@@ -123,6 +165,18 @@ async::Task<void> claim_agent(net::Stream connection,
   auto nonce = init.nonce;
   return async::with_deadline(
       deadline, init_again(std::move(connection), wire::encode_text(init), std::move(nonce)));
+}
+
+async::Task<void> claim_agent_over(AgentLine line, wire::AgentInit init, base::Deadline deadline) {
+  auto nonce = init.nonce;
+  return async::with_deadline(
+      deadline, init_over(std::move(line), wire::encode_text(init), std::move(nonce)));
+}
+
+async::Task<AgentLine> rehearse_agent(net::Stream connection,
+                                      wire::AgentInit init,
+                                      base::Deadline deadline) {
+  return async::with_deadline(deadline, rehearse(std::move(connection), std::move(init)));
 }
 
 async::Task<void> exercise_agent(net::Stream connection,

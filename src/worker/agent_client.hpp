@@ -6,9 +6,14 @@
 #include "wire/agent.hpp"
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <boost/json/object.hpp>
+
+namespace http {
+class Connection;
+}
 
 /// Calls to one guest's agent over a connection that was made into its slot. Bounded in time and
 /// size.
@@ -25,6 +30,19 @@ async::Task<void> initialise_agent(net::Stream connection,
 async::Task<void> claim_agent(net::Stream connection,
                               wire::AgentInit init,
                               base::Deadline deadline);
+
+/// A connection to an agent that stays open from one call to the next.
+using AgentLine = std::shared_ptr<http::Connection>;
+
+/// claim_agent() over such a line. The line is of no use after an error.
+async::Task<void> claim_agent_over(AgentLine line, wire::AgentInit init, base::Deadline deadline);
+
+/// What claims a machine and what is asked of it first, in the very requests: POST /init, a
+/// program, a shell and an interpreter, POST /init. Whether the programs run is not judged. Errors:
+/// as initialise_agent().
+async::Task<AgentLine> rehearse_agent(net::Stream connection,
+                                      wire::AgentInit init,
+                                      base::Deadline deadline);
 
 /// GET /health of a machine that belongs to nobody yet, POST /init, then what users run first: a
 /// login shell and an interpreter, so that nothing of them is new to the emulator or cold in

@@ -126,14 +126,10 @@ TEST_F(Ahead, ABaseSnapshotIsMadeByItselfAndTheNextCreateGoesOnFromIt) {
     std::vector<std::string> steps;
     for (auto const& step : started->timeline)
       steps.push_back(step.step);
-    EXPECT_EQ(steps,
-              (std::vector<std::string>{"admitted",
-                                        "disk_cloned",
-                                        "slot_taken",
-                                        "vmm_started",
-                                        "restored",
-                                        "agent_answered",
-                                        "initialised"}));
+    EXPECT_EQ(
+        steps,
+        (std::vector<std::string>{
+            "admitted", "disk_cloned", "slot_taken", "vmm_started", "restored", "initialised"}));
     EXPECT_EQ(agent->last_init->hostname, request.sandbox);
     EXPECT_EQ(agent->last_init->init_key, saved_key);
     EXPECT_EQ(agent->last_init->next_init_key.size(), 64U);
@@ -201,8 +197,9 @@ TEST_F(Ahead, WarmMachinesAreStoppedClaimedAndReplaced) {
   life([this](Worker* worker, FakeAgent* agent) -> awaitable<void> {
     EXPECT_TRUE(co_await wait_ready(worker, 2));
     EXPECT_EQ(rig_.hostd.stops, 3) << "the recorded one, and those that wait";
-    EXPECT_EQ(agent->exercises, 3);
-    EXPECT_EQ(agent->inits, 3);
+    EXPECT_EQ(agent->exercises, 9) << "one, and four in the rehearsal of each that waits";
+    EXPECT_EQ(agent->inits, 5);
+    EXPECT_EQ(agent->connections, 3);
     EXPECT_TRUE(worker->list().empty());
     EXPECT_EQ(worker->report().slots_used, 0U) << "they give way to everybody";
     auto const request = usual();
@@ -211,6 +208,7 @@ TEST_F(Ahead, WarmMachinesAreStoppedClaimedAndReplaced) {
     EXPECT_EQ(started->sandbox, request.sandbox);
     EXPECT_EQ(agent->last_init->hostname, request.sandbox);
     EXPECT_EQ(agent->last_init->accessToken, "token");
+    EXPECT_EQ(agent->connections, 3) << "told over the line that its rehearsal left open";
     EXPECT_TRUE(fs::exists(rig_.config.pool() + "/sandboxes/" + request.sandbox + "/disk.img"));
     EXPECT_EQ(worker->list().size(), 1U);
     EXPECT_TRUE(worker->find(request.sandbox));
@@ -221,6 +219,19 @@ TEST_F(Ahead, WarmMachinesAreStoppedClaimedAndReplaced) {
     EXPECT_TRUE(co_await worker->end(request.sandbox, 1));
     EXPECT_EQ(rig_.hostd.machines(), 2U);
     EXPECT_EQ(rig_.disks(), 2U);
+  });
+}
+
+TEST_F(Ahead, AnAgentThatHungUpIsCalledAnew) {
+  rig_.config.warm_target = 1;
+  life([](Worker* worker, FakeAgent* agent) -> awaitable<void> {
+    EXPECT_TRUE(co_await wait_ready(worker, 1));
+    agent->hang_up();
+    auto const request = usual();
+    auto const started = co_await worker->start(request);
+    EXPECT_EQ(started->started_by, "warm machine");
+    EXPECT_EQ(agent->last_init->hostname, request.sandbox);
+    EXPECT_EQ(agent->connections, 3);
   });
 }
 

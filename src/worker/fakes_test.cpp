@@ -442,8 +442,14 @@ asio::awaitable<void> FakeAgent::accept() {
   for (;;) {
     auto connection = co_await listener_->accept();
     if (!connection) co_return;
+    ++connections;
     tasks_.spawn("serve", serve(std::move(*connection)));
   }
+}
+
+void FakeAgent::hang_up() {
+  for (auto* const one : open_)
+    one->close();
 }
 
 asio::awaitable<void> FakeAgent::serve(net::Stream connection) {
@@ -453,6 +459,10 @@ asio::awaitable<void> FakeAgent::serve(net::Stream connection) {
     static_cast<void>(written);
     co_return;
   }
+  auto* const stream = connection.get();
+  open_.insert(stream);
+  auto const forget =
+      std::shared_ptr<void>(nullptr, [this, stream](void*) { open_.erase(stream); });
   co_await server_.serve(std::move(connection));
 }
 

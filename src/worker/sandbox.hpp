@@ -7,6 +7,10 @@
 
 #include <memory>
 
+namespace http {
+class Connection;
+}
+
 namespace worker {
 
 /// One sandbox on this host, from its admission until nothing is left of it. Its whole life is one
@@ -133,10 +137,14 @@ class Sandbox {
   async::Task<void> start_from_base();
   async::Task<void> restore_base();
   async::Task<void> start_claimed();
+  async::Task<void> tell_claimed();
   async::Task<void> take_name();
   async::Task<void> become_warm();
   async::Task<void> record();
   Talk exercise();
+  async::Task<void> rehearse(net::Stream stream);
+  Talk claiming();
+  wire::AgentInit nobodys_init() const;
   boost::asio::awaitable<void> wait_as_warm();
   boost::asio::awaitable<void> wait_claimed();
   boost::asio::awaitable<void> begin_anew(base::Error why);
@@ -217,6 +225,7 @@ class Sandbox {
   std::shared_ptr<BaseRecording> recording_;
   bool wait_warm_ = false;
   bool claimed_ = false;
+  std::shared_ptr<http::Connection> line_;  // of a warm one to its agent, open since the rehearsal
   std::string name_before_;  // of a claimed one, until disk and journal have its new name
   os::Fd disk_;
   std::unique_ptr<vmm::Vmm> vmm_;

@@ -1,6 +1,7 @@
 #include "base/assert.hpp"
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "http/client.hpp"
 #include "worker/agent_client.hpp"
 #include "worker/sandbox.hpp"
 
@@ -71,7 +72,9 @@ async::Task<void> Sandbox::start_from_base() {
   if (!restored) co_return restored;
   auto networked = co_await wait_for_network();
   if (!networked) co_return networked;
-  auto answered = co_await wait_for_agent(initialise());
+  // Without a question before it: each thing that a guest does for the first time is translated
+  // first.
+  auto answered = co_await wait_for_agent(claiming());
   if (!answered) {
     co_await note_base_failed(false, answered.error().message());
     co_return answered;
@@ -111,19 +114,43 @@ asio::awaitable<void> Sandbox::begin_anew(base::Error why) {
   entry_.machine_epoch = 0;
   claimed_ = false;
   wait_warm_ = false;
+  line_.reset();
   mark("began_anew");
+}
+
+wire::AgentInit Sandbox::nobodys_init() const {
+  auto init = agent_init();
+  init.next_init_key.clear();  // it is nobody's yet
+  init.accessToken = "";
+  init.envVars = std::map<std::string, std::string>{{"EXERCISE", "1"}};
+  return init;
 }
 
 Sandbox::Talk Sandbox::exercise() {
   return [this](net::Stream stream, std::function<void()> on_answer) {
-    auto init = agent_init();
-    init.next_init_key.clear();  // it is nobody's yet
-    init.accessToken = "";
-    init.envVars = std::map<std::string, std::string>{{"EXERCISE", "1"}};
     return exercise_agent(std::move(stream),
-                          std::move(init),
+                          nobodys_init(),
                           base::system_clock().in(host_.exercise_patience),
                           std::move(on_answer));
+  };
+}
+
+/// As its claim will be, and what is asked of it then: the key stays, the token is thrown away.
+async::Task<void> Sandbox::rehearse(net::Stream stream) {
+  auto init = nobodys_init();
+  init.next_init_key = init.init_key;
+  init.accessToken = base::random_hex(32);
+  auto line = co_await rehearse_agent(
+      std::move(stream), std::move(init), base::system_clock().in(host_.exercise_patience));
+  if (!line) co_return std::unexpected(line.error());
+  line_ = std::move(*line);
+  co_return base::Result<void>();
+}
+
+Sandbox::Talk Sandbox::claiming() {
+  return [this](net::Stream stream, std::function<void()>) {
+    return claim_agent(
+        std::move(stream), agent_init(), base::system_clock().in(host_.init_patience));
   };
 }
 
@@ -131,7 +158,8 @@ async::Task<void> Sandbox::become_warm() {
   auto const pass = co_await host_.boots.enter();
   auto restored = co_await restore_base();
   if (!restored) co_return restored;
-  auto answered = co_await wait_for_agent(exercise());
+  auto answered = co_await wait_for_agent(
+      [this](net::Stream stream, std::function<void()>) { return rehearse(std::move(stream)); });
   if (!answered) {
     co_await note_base_failed(false, answered.error().message());
     co_return answered;
@@ -194,6 +222,28 @@ async::Task<void> Sandbox::take_name() {
   co_return taken;
 }
 
+/// Over the line that was left open; over a new one should the agent have closed that.
+async::Task<void> Sandbox::tell_claimed() {
+  if (auto const line = std::exchange(line_, nullptr)) {
+    std::optional<base::Result<void>> told;
+    auto telling =
+        claim_agent_over(line, agent_init(), base::system_clock().in(host_.init_patience));
+    auto const first =
+        co_await async::race(async::detail::store(&told, std::move(telling)), vmm_->wait_gone());
+    line->close();
+    if (first == async::First::right)
+      co_return base::fail(base::Code::internal, "the virtual machine ended while it was starting");
+    if (*told) {
+      mark("initialised");
+      co_return base::Result<void>();
+    }
+    auto const code = told->error().code();
+    if (code != base::Code::unavailable && code != base::Code::deadline_exceeded)
+      co_return base::passing(*told, "initialise the guest");
+  }
+  co_return co_await wait_for_agent(claiming());
+}
+
 async::Task<void> Sandbox::start_claimed() {
   auto named = co_await take_name();
   if (!named) co_return base::passing(named, "claim a warm machine");
@@ -204,11 +254,7 @@ async::Task<void> Sandbox::start_claimed() {
   mark("continued");
   auto networked = co_await wait_for_network();
   if (!networked) co_return networked;
-  auto talk = [this](net::Stream stream, std::function<void()>) {
-    return claim_agent(
-        std::move(stream), agent_init(), base::system_clock().in(host_.init_patience));
-  };
-  auto answered = co_await wait_for_agent(talk);
+  auto answered = co_await tell_claimed();
   if (!answered) co_return answered;
   saved_key_.clear();
   if (SPACE_FAULT("worker.warm.claimed")) co_return injected();

@@ -8,6 +8,13 @@ namespace worker {
 
 namespace asio = boost::asio;
 
+namespace {
+
+/// hostd does one thing at a time, and who took a slot wants a machine in it next.
+constexpr std::chrono::milliseconds rest_after_take(200);
+
+}  // namespace
+
 SlotPool::SlotPool(asio::any_io_executor executor,
                    hostd::Client hostd,
                    std::uint32_t slots_max,
@@ -41,6 +48,7 @@ std::optional<std::uint32_t> SlotPool::try_take() {
   if (!slot) return std::nullopt;
   states_[*slot] = State::taken;
   made_[*slot] = made;
+  rests_until_ = base::system_clock().steady_now() + rest_after_take;
   changed_.notify_all();
   return slot;
 }
@@ -135,6 +143,11 @@ asio::awaitable<void> SlotPool::refill() {
     auto const slot = ready() < ready_wanted_ ? find(State::free) : std::nullopt;
     if (!slot) {
       co_await changed_.wait();
+      continue;
+    }
+    if (ready() > 0 && base::system_clock().steady_now() < rests_until_) {
+      co_await async::run_until(rests_until_, changed_.wait());
+      co_await asio::this_coro::throw_if_cancelled(true);
       continue;
     }
     states_[*slot] = State::making;

@@ -62,6 +62,7 @@ class SlotPool {
   bool with_gateways_ = false;
   std::vector<State> states_;
   std::vector<bool> made_;  // of taken numbers: the kernel's part is there
+  base::SteadyTime rests_until_{};
   async::Signal changed_;
   async::TaskGroup tasks_;
 };

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -136,6 +137,10 @@ class FakeAgent final : public http::Handler {
   std::optional<wire::AgentInit> last_init;
   int inits = 0;
   int exercises = 0;
+  int connections = 0;
+
+  /// Closes every connection that is open now.
+  void hang_up();
 
   boost::asio::awaitable<void> handle(http::Request& request,
                                       http::ResponseWriter& response) override;
@@ -146,6 +151,7 @@ class FakeAgent final : public http::Handler {
 
   std::unique_ptr<net::Listener> listener_;
   std::uint16_t port_ = 0;
+  std::set<net::ByteStream*> open_;
   http::Server server_;
   async::TaskGroup tasks_;
 };
