@@ -593,6 +593,41 @@ TEST(E2bPause, KeepsTheSandboxItsTokensAndItsTimeout) {
   with_bench(body);
 }
 
+/// Its machine dies while the worker captures it, and a controller writes that down.
+asio::awaitable<void> dies_while_pausing(Bench* bench, std::string id) {
+  auto const pausing = [bench] {
+    return store::testing::query(bench->conninfo,
+                                 "select public_id from sandboxes where state = 'suspending'");
+  };
+  while (pausing().empty())
+    co_await async::sleep_for(5ms);
+  bench->worker.machines.erase(id);
+  co_await async::sleep_for(200ms);
+  auto row = co_await bench->store.sandboxes.find_live(id, soon());
+  store::End end;
+  end.id = (**row).id;
+  end.event = domain::SandboxEvent::machine_failed;
+  end.actor = "worker";
+  end.reason = domain::EndReason::guest_panic;
+  auto const ended = co_await bench->store.sandboxes.end(std::move(end), soon());
+  EXPECT_TRUE(ended.has_value() && *ended);
+}
+
+TEST(E2bPause, OfAMachineThatDiesUnderItIsNotFoundAndSaysWhy) {
+  auto body = [](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.create();
+    bench.worker.move_delay = 100ms;
+    async::TaskGroup group(co_await asio::this_coro::executor);
+    group.spawn("death", dies_while_pausing(&bench, id));
+    auto const answer = co_await bench.call("POST", "/sandboxes/" + id + "/pause");
+    // Not 409: to clients that is "already paused".
+    EXPECT_EQ(answer.status, 404) << answer.text;
+    EXPECT_THAT(answer.text, HasSubstr("kernel panicked"));
+    co_await group.join();
+  };
+  with_bench(body);
+}
+
 TEST(E2bSnapshots, AreTakenListedStartedFromAndDeletedAsTemplates) {
   auto body = [](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.create();
