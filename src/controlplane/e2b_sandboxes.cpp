@@ -237,23 +237,18 @@ async::Task<Reply> E2b::create(Call& call, std::int64_t default_timeout_s, bool 
   }
   if (!started) co_return base::passing(started);
   auto const until = base::system_clock().in(options_.create_wait);
-  auto operation =
-      co_await service_.wait(call.owner.project_id, started->operation.public_id, until);
-  if (!operation) co_return base::passing(operation);
-  if (operation->state == "failed") {
-    co_return base::fail(base::code_named(operation->error_code),
-                         "the sandbox could not be started: " + operation->error_message);
+  auto done = co_await service_.wait_for(std::move(*started), until);
+  if (!done) co_return base::passing(done);
+  auto const& operation = done->operation;
+  if (operation.state == "failed") {
+    co_return base::fail(base::code_named(operation.error_code),
+                         "the sandbox could not be started: " + operation.error_message);
   }
-  if (!operation->done()) {
+  if (!operation.done()) {
     co_return base::fail(Code::deadline_exceeded,
                          "the sandbox is still being started; look for it in the list");
   }
-  auto row = co_await service_.get(call.owner.project_id,
-                                   started->sandbox.public_id,
-                                   SandboxService::Ended::show,
-                                   base::system_clock().in(std::chrono::seconds(10)));
-  if (!row) co_return base::passing(row);
-  co_return sandbox_answer(201, *row);
+  co_return sandbox_answer(201, done->sandbox);
 }
 
 async::Task<Reply> E2b::list(Call& call, bool paged) {

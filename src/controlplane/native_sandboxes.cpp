@@ -241,18 +241,12 @@ async::Task<Reply> Native::answer_change(Call& call,
                                          Started started,
                                          std::chrono::milliseconds wait,
                                          int done_status) {
-  auto operation = std::move(started.operation);
-  if (!operation.done() && wait.count() > 0) {
-    auto waited = co_await service_.wait(
-        call.owner.project_id, operation.public_id, base::system_clock().in(wait));
+  if (!started.operation.done() && wait.count() > 0) {
+    auto waited = co_await service_.wait_for(std::move(started), base::system_clock().in(wait));
     if (!waited) co_return base::passing(waited);
-    operation = std::move(*waited);
-    auto row = co_await store_.sandboxes.find(call.owner.project_id,
-                                              started.sandbox.public_id,
-                                              base::system_clock().in(std::chrono::seconds(5)));
-    if (!row) co_return base::passing(row);
-    if (*row) started.sandbox = std::move(**row);
+    started = std::move(*waited);
   }
+  auto const& operation = started.operation;
   if (operation.state == "failed") {
     co_return base::fail(
         base::code_named(operation.error_code),

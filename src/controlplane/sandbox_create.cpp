@@ -363,6 +363,9 @@ asio::awaitable<void> SandboxService::settle_started(std::shared_ptr<Creation> c
     if (changed) {
       // Not applied: it was deleted meanwhile, and the delete takes the machine away; or an answer
       // was lost and the first attempt had done it.
+      auto const running = running_.find(creation->operation);
+      if (changed->applied && running != running_.end())
+        running->second->became = std::move(changed->now);
       hub_.poke();
       co_return;
     }

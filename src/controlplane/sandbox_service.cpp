@@ -47,15 +47,15 @@ SandboxService::SandboxService(asio::any_io_executor executor,
 SandboxService::~SandboxService() = default;
 
 void SandboxService::begin(std::string const& operation) {
-  running_.emplace(operation, std::make_shared<async::Signal>(executor_));
+  running_.emplace(operation, std::make_shared<Running>(executor_));
 }
 
 void SandboxService::finished(std::string const& operation) noexcept {
   auto const found = running_.find(operation);
   if (found == running_.end()) return;
-  auto const signal = std::move(found->second);
+  auto const running = std::move(found->second);
   running_.erase(found);
-  signal->notify_all();
+  running->signal.notify_all();
 }
 
 /// What an earlier request with this Idempotency-Key made; nothing when there was none.
@@ -111,8 +111,8 @@ async::Task<store::OperationRow> SandboxService::wait(std::string project_id,
   for (;;) {
     auto const local = running_.find(operation);
     if (local != running_.end()) {
-      auto const signal = local->second;
-      auto waiting = signal->wait();
+      auto const running = local->second;
+      auto waiting = running->signal.wait();
       auto const ended = co_await async::run_until(until, std::move(waiting));
       if (ended == async::Ended::cancelled)
         co_return base::fail(Code::cancelled, "the caller went away");
@@ -136,6 +136,33 @@ async::Task<store::OperationRow> SandboxService::wait(std::string project_id,
       co_await async::sleep_until(look_again);
     }
   }
+}
+
+/// What ran here knows what was committed; of everything else the database is asked.
+async::Task<Started> SandboxService::wait_for(Started started, base::Deadline until) {
+  auto const local = running_.find(started.operation.public_id);
+  if (local != running_.end()) {
+    auto const running = local->second;
+    auto waiting = running->signal.wait();
+    auto const ended = co_await async::run_until(until, std::move(waiting));
+    if (ended == async::Ended::cancelled)
+      co_return base::fail(Code::cancelled, "the caller went away");
+    if (running->became) {
+      started.sandbox = *running->became;
+      started.operation.state = "succeeded";
+      started.operation.finished_at = started.sandbox.started_at;  // of one transaction
+      co_return started;
+    }
+  }
+  auto waited = co_await wait(started.operation.project_id, started.operation.public_id, until);
+  if (!waited) co_return base::passing(waited);
+  started.operation = std::move(*waited);
+  auto row = co_await store_.sandboxes.find(started.operation.project_id,
+                                            started.sandbox.public_id,
+                                            base::system_clock().in(settle_timeout));
+  if (!row) co_return base::passing(row);
+  if (*row) started.sandbox = std::move(**row);
+  co_return started;
 }
 
 /// Decides the end, whatever the state is by then. The row that comes back is `deleting` or has

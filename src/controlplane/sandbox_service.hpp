@@ -135,6 +135,8 @@ class SandboxService {
   async::Task<store::OperationRow> wait(std::string project_id,
                                         std::string operation,
                                         base::Deadline until);
+  /// The same for what was started with a sandbox, and the sandbox as it is then.
+  async::Task<Started> wait_for(Started started, base::Deadline until);
 
   /// Live or (with `ended`) of the history; not_found.
   enum class Ended : std::uint8_t { hide, show };
@@ -247,8 +249,16 @@ class SandboxService {
   Tokens const& tokens_;
   NetworkService& network_;
   Options options_;
-  /// Operations that run here; waiters are woken when they end.
-  std::map<std::string, std::shared_ptr<async::Signal>> running_;
+
+  /// An operation that runs here; waiters are woken when it ends.
+  struct Running {
+    explicit Running(asio::any_io_executor executor) : signal(std::move(executor)) {}
+
+    async::Signal signal;
+    std::optional<store::SandboxRow> became;  // as it was committed with a success
+  };
+
+  std::map<std::string, std::shared_ptr<Running>> running_;
   async::TaskGroup work_;  // last: its children use the members above
 };
 
