@@ -348,7 +348,7 @@ TEST_F(Passage, NoPolicyOpensWhatIsNeverOpen) {
 TEST_F(Passage, NoPolicyOpensUdp) {
   let_through({documentation, everywhere}, true);
   EXPECT_TRUE(reaches(foreign, 443)) << "the control: TCP";
-  for (std::uint16_t const port : {443, 123, 51820}) {
+  for (std::uint16_t const port : std::array<std::uint16_t, 3>{443, 123, 51820}) {
     peer_->drain();
     peer_->send_ip({.to = foreign, .protocol = 17}, udp(40'000, port, Bytes(20)));
     EXPECT_TRUE(peer_->receive([](auto const& s) { return is_icmp(s, 3); })) << port;
