@@ -18,7 +18,9 @@ TEST(Events, AStreamGoesOnWhereItWasCut) {
       made.push_back(id);
     }
     auto const two = [](std::string const& text) { return count_of(text, "\n\n") >= 2; };
-    auto const first = co_await read_stream(bench, "/v1/events", {{"Last-Event-ID", "0-0"}}, two);
+    auto first = co_await read_stream(bench, "/v1/events", {{"Last-Event-ID", "0-0"}}, two);
+    // Cut after two events, however many came at once.
+    first.resize(first.find("\n\n", first.find("\n\n") + 2) + 2);
     EXPECT_THAT(first, HasSubstr("event: sandbox.creating"));
     auto const rest = co_await read_stream(
         bench, "/v1/events", {{"Last-Event-ID", last_id(first)}}, [](std::string const& text) {
