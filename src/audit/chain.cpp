@@ -1,5 +1,6 @@
 #include "audit/chain.hpp"
 
+#include "audit/retention.hpp"
 #include "os/fd.hpp"
 
 #include <sys/stat.h>
@@ -19,6 +20,7 @@ namespace {
 constexpr std::string_view genesis =
     "0000000000000000000000000000000000000000000000000000000000000000";
 constexpr std::size_t hash_digits = 64;
+constexpr std::int64_t seconds_of_day = 86'400;
 
 std::string sha256_hex(std::string_view bytes) {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
@@ -85,11 +87,33 @@ bool parse_line(std::string_view line, Parsed& out) {
   return true;
 }
 
+/// The last line of a file that is whole; sequence 0 when there is none.
+Retired last_of(std::string const& path) {
+  std::ifstream in(path, std::ios::binary);
+  Retired out;
+  std::string line;
+  while (std::getline(in, line)) {
+    Parsed parsed;
+    if (!parse_line(line, parsed)) break;
+    out = {parsed.sequence, std::string(parsed.hash)};
+  }
+  return out;
+}
+
+struct OldFile {
+  std::string path;
+  std::uint64_t bytes = 0;
+  std::time_t changed_at = 0;
+};
+
 }  // namespace
 
 struct Log::Impl {
   std::string directory;
   Limits limits;
+  std::int64_t day = 0;  // since 1970, of the current file's beginning
+  Retention kept;
+  std::time_t retention_read_at = 0;
   os::Fd file;
   std::uint32_t number = 1;
   std::uint64_t bytes = 0;
@@ -104,7 +128,61 @@ struct Log::Impl {
     struct stat info{};
     if (::fstat(file.get(), &info) != 0) return base::fail_errno("look at the audit log", path);
     bytes = static_cast<std::uint64_t>(info.st_size);
+    day = (bytes > 0 ? info.st_mtime : ::time(nullptr)) / seconds_of_day;
     return {};
+  }
+
+  /// As it was within the last minute: each line asks.
+  Retention const& retention() {
+    auto const now = ::time(nullptr);
+    if (retention_read_at == 0 || now - retention_read_at >= 60 || now < retention_read_at) {
+      kept = read_retention(directory).value_or(Retention{});
+      retention_read_at = now;
+    }
+    return kept;
+  }
+
+  /// A file of its own for each day, where ages count: a file goes as a whole.
+  bool is_over() {
+    auto const most = limits.file_bytes_max > 0 ? limits.file_bytes_max : retention().file_bytes();
+    if (bytes >= most) return true;
+    bool const next_day = bytes > 0 && ::time(nullptr) / seconds_of_day != day;
+    return next_day && retention().keep_days > 0;
+  }
+
+  /// All but the current one, oldest first.
+  std::vector<OldFile> old_files() const {
+    std::vector<OldFile> out;
+    for (auto const& name : files_of(directory)) {
+      if (name == file_name(number)) continue;
+      OldFile one{directory + "/" + name, 0, 0};
+      struct stat info{};
+      if (::stat(one.path.c_str(), &info) != 0) continue;
+      one.bytes = static_cast<std::uint64_t>(info.st_size);
+      one.changed_at = info.st_mtime;
+      out.push_back(std::move(one));
+    }
+    return out;
+  }
+
+  /// How many of them, from the oldest on.
+  std::size_t count_too_many(std::vector<OldFile> const& files) const {
+    if (limits.files_max > 0)
+      return files.size() - std::min<std::size_t>(files.size(), limits.files_max - 1);
+    // What cannot be read says nothing: no less is kept than by default.
+    auto const keep = read_retention(directory).value_or(Retention{});
+    std::uint64_t total = bytes;
+    for (auto const& one : files)
+      total += one.bytes;
+    auto const oldest = ::time(nullptr) - static_cast<std::time_t>(keep.keep_days) * seconds_of_day;
+    std::size_t count = 0;
+    for (auto const& one : files) {
+      bool const too_old = keep.keep_days > 0 && one.changed_at < oldest;
+      if (!too_old && total <= keep.keep_bytes()) break;
+      total -= one.bytes;
+      ++count;
+    }
+    return count;
   }
 
   base::Result<void> write_line(std::string_view line) {
@@ -182,19 +260,31 @@ base::Result<void> Log::append(std::string_view record) {
     return base::fail(base::Code::invalid_argument,
                       "an audit record is one JSON object on one line");
   }
-  if (impl_->bytes >= impl_->limits.file_bytes_max) {
+  if (impl_->is_over()) {
     if (auto synced = sync(); !synced) return synced;
     ++impl_->number;
     if (auto opened = impl_->open_file(true); !opened) return opened;
-    auto const names = files_of(impl_->directory);
-    for (std::size_t i = 0; i + impl_->limits.files_max < names.size(); ++i)
-      ::unlink((impl_->directory + "/" + names[i]).c_str());
+    if (auto retired = retire(); !retired) return retired;
   }
   std::string hash;
   auto const line = make_line(impl_->sequence, impl_->last, record, hash);
   if (auto written = impl_->write_line(line); !written) return written;
   ++impl_->sequence;
   impl_->last = std::move(hash);
+  return {};
+}
+
+base::Result<void> Log::retire() {
+  auto const files = impl_->old_files();
+  auto const count = impl_->count_too_many(files);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto const last = last_of(files[i].path);
+    // Noted first: a note about a line that is still there does no harm.
+    if (last.through > 0)
+      if (auto noted = write_retired(impl_->directory, last); !noted) return noted;
+    if (::unlink(files[i].path.c_str()) != 0)
+      return base::fail_errno("take an old audit file away", files[i].path);
+  }
   return {};
 }
 
@@ -212,11 +302,31 @@ std::string const& Log::last_hash() const noexcept {
   return impl_->last;
 }
 
+namespace {
+
+/// A log begins at the beginning, or where retention said that it took the rest away.
+std::string why_not_first(Parsed const& first,
+                          std::uint64_t& retired_through,
+                          Retired const& retired) {
+  if (first.sequence == 1)
+    return first.previous == genesis ? "" : "the first line follows one that never was";
+  if (retired.through == 0) return {};  // of an earlier version, which noted nothing
+  // A note about lines that are still there: it was written before they went.
+  if (retired.through >= first.sequence) return {};
+  retired_through = retired.through;
+  bool const next = retired.through + 1 == first.sequence && retired.hash == first.previous;
+  return next ? "" : "lines before this one are missing, and retention did not take them";
+}
+
+}  // namespace
+
 base::Result<Verdict> verify(std::string const& directory,
                              std::function<void(std::string_view)> const& each) {
   Verdict verdict;
   auto const names = files_of(directory);
   if (names.empty()) return base::fail(base::Code::not_found, "there is no audit log", directory);
+  auto retired = read_retired(directory);
+  if (!retired) return base::passing(retired);
   std::string last;
   std::uint64_t expected = 0;
   for (auto const& name : names) {
@@ -234,6 +344,8 @@ base::Result<Verdict> verify(std::string const& directory,
       if (sha256_hex(parsed.covered) != parsed.hash) return broken("the line was changed");
       if (last.empty()) {
         verdict.first_sequence = parsed.sequence;
+        if (auto const why = why_not_first(parsed, verdict.retired_through, *retired); !why.empty())
+          return broken(why);
       } else if (parsed.previous != last || parsed.sequence != expected) {
         return broken("lines are missing or were put in before this one");
       }
@@ -243,8 +355,6 @@ base::Result<Verdict> verify(std::string const& directory,
       if (each) each(line);
     }
   }
-  // The oldest files may have been retired, but a log that claims to begin at the beginning must do
-  // so.
   verdict.last_hash = last;
   return verdict;
 }

@@ -12,9 +12,10 @@
 /// files of a bounded size; a later file begins with the hash of the earlier one's last line.
 namespace audit {
 
+/// Instead of what retention.hpp says, for tests.
 struct Limits {
-  std::uint64_t file_bytes_max = 64ULL << 20;
-  std::uint32_t files_max = 16;  // the oldest goes when there are more: retention
+  std::uint64_t file_bytes_max = 0;  // 0: as retention.hpp says
+  std::uint32_t files_max = 0;       // the oldest goes when there are more
 };
 
 class Log {
@@ -27,6 +28,10 @@ class Log {
   /// `record` is a JSON object without "seq", "prev" and "hash". `exhausted` on a full disk: the
   /// caller decides what a sandbox may still do without an audit.
   base::Result<void> append(std::string_view record);
+  /// Takes away what is too old or too much, oldest files first and never the current one, after
+  /// noting its last line. Called by itself whenever a new file is begun; from time to time by who
+  /// wants ages kept.
+  base::Result<void> retire();
   /// On disk when this returns.
   base::Result<void> sync();
   std::uint64_t next_sequence() const noexcept;
@@ -42,6 +47,7 @@ struct Verdict {
   std::uint64_t lines = 0;
   std::uint32_t files = 0;
   std::uint64_t first_sequence = 0;
+  std::uint64_t retired_through = 0;  // what came before was taken away by retention; 0: nothing
   std::string last_hash;
   std::string problem;  // "" = whole; else the file, the line and what is wrong
 };

@@ -1,5 +1,7 @@
 #include "audit/chain.hpp"
 
+#include "audit/retention.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -76,9 +78,67 @@ TEST_F(ChainTest, ATornLastLineBecomesAGapAndTheChainGoesOn) {
   EXPECT_NE(read().find("\"event\":\"gap\""), std::string::npos);
 }
 
-TEST_F(ChainTest, OldFilesAreRetired) {
+TEST_F(ChainTest, OldFilesAreRetiredAndTheRestIsWholeAllTheSame) {
   write(200, {1000, 3});
-  EXPECT_LE(verify(directory_)->files, 4U);
+  auto const verdict = verify(directory_).value();
+  EXPECT_LE(verdict.files, 3U);
+  EXPECT_EQ(verdict.problem, "");
+  EXPECT_GT(verdict.first_sequence, 1U);
+  EXPECT_EQ(verdict.retired_through + 1, verdict.first_sequence);
+  write(200, {1000, 3});
+  EXPECT_EQ(problem(), "");
+  // Somebody else's hand: the oldest file that is there goes.
+  std::vector<std::string> names;
+  for (auto const& one : std::filesystem::directory_iterator(directory_))
+    if (one.path().extension() == ".jsonl") names.push_back(one.path());
+  std::ranges::sort(names);
+  std::filesystem::remove(names.front());
+  EXPECT_NE(problem().find("retention did not take them"), std::string::npos) << problem();
+}
+
+TEST_F(ChainTest, RetentionIsASettingBesideTheLog) {
+  EXPECT_EQ(read_retention(directory_)->keep_mib, 1024U) << "the default";
+  EXPECT_FALSE(write_retention(directory_, {4, 0})) << "too little";
+  EXPECT_FALSE(write_retention(directory_, {64, 10'000}));
+  ASSERT_TRUE(write_retention(directory_, {8, 30}));
+  EXPECT_EQ(read_retention(directory_)->keep_days, 30U);
+  auto log = Log::open(directory_).value();
+  std::string const record = R"({"event":")" + std::string(100'000, 'x') + "\"}";
+  auto const total = [&] {
+    std::uintmax_t bytes = 0;
+    for (auto const& one : std::filesystem::directory_iterator(directory_))
+      bytes += one.file_size();
+    return bytes;
+  };
+  for (int i = 0; i < 120; ++i)
+    ASSERT_TRUE(log->append(record));
+  EXPECT_LE(total(), 9U << 20);
+  EXPECT_GT(total(), 6U << 20);
+  EXPECT_EQ(problem(), "");
+  // Too old: all but the current one.
+  for (auto const& one : std::filesystem::directory_iterator(directory_))
+    if (one.path().extension() == ".jsonl")
+      std::filesystem::last_write_time(
+          one, std::filesystem::file_time_type::clock::now() - std::chrono::days(31));
+  ASSERT_TRUE(log->retire());
+  EXPECT_EQ(verify(directory_)->files, 1U);
+  EXPECT_EQ(problem(), "");
+  std::ofstream(directory_ + "/retention") << "much\n";
+  EXPECT_FALSE(read_retention(directory_));
+  EXPECT_TRUE(log->retire()) << "what cannot be read takes nothing away";
+}
+
+TEST_F(ChainTest, WhereAgesCountEveryDayHasAFileOfItsOwn) {
+  write(2);
+  std::filesystem::last_write_time(
+      path(), std::filesystem::file_time_type::clock::now() - std::chrono::days(2));
+  write(1);
+  EXPECT_EQ(verify(directory_)->files, 1U);
+  ASSERT_TRUE(write_retention(directory_, {1024, 30}));
+  std::filesystem::last_write_time(
+      path(), std::filesystem::file_time_type::clock::now() - std::chrono::days(2));
+  write(1);
+  EXPECT_EQ(verify(directory_)->files, 2U);
   EXPECT_EQ(problem(), "");
 }
 

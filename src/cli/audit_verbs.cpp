@@ -1,5 +1,6 @@
 // The audit log of this host's worker: walked, and carried elsewhere.
 #include "audit/chain.hpp"
+#include "audit/retention.hpp"
 #include "cli/installation.hpp"
 #include "cli/layout.hpp"
 #include "cli/output.hpp"
@@ -79,6 +80,7 @@ int audit_verify(AuditOptions const& options, bool as_json) {
                               {"files", verdict->files},
                               {"lines", verdict->lines},
                               {"first_sequence", verdict->first_sequence},
+                              {"retired_through", verdict->retired_through},
                               {"last_hash", verdict->last_hash},
                               {"problem", verdict->problem}});
     return whole ? 0 : 1;
@@ -87,6 +89,9 @@ int audit_verify(AuditOptions const& options, bool as_json) {
                        verdict->lines,
                        verdict->files,
                        verdict->first_sequence));
+  if (verdict->retired_through > 0)
+    out.line(
+        fmt::format("retention took what came before, up to number {}", verdict->retired_through));
   out.line(fmt::format("last hash {}", verdict->last_hash));
   if (whole) {
     out.line("whole: every line carries the hash of the one before");
@@ -142,6 +147,34 @@ int audit_export(AuditOptions const& asked) {
   out.note(fmt::format("{} lines exported. Go on later: --after {}", lines, last));
   if (!verdict->problem.empty())
     return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});
+  return 0;
+}
+
+int audit_retain(AuditOptions const& options, bool as_json) {
+  auto const out = Output::standard(as_json);
+  auto const directory = directory_of(options);
+  bool const to_change = options.keep_mib || options.keep_days;
+  auto retention = audit::read_retention(directory);
+  if (!retention && !to_change) return out.fail(retention.error());
+  auto wanted = retention.value_or(audit::Retention{});
+  if (options.keep_mib) wanted.keep_mib = *options.keep_mib;
+  if (options.keep_days) wanted.keep_days = *options.keep_days;
+  if (to_change) {
+    if (auto written = audit::write_retention(directory, wanted); !written)
+      return out.fail(written.error(),
+                      written.error().code() == base::Code::invalid_argument
+                          ? std::string_view()
+                          : "As root, where a sandbox has had a network: space up --uplink");
+  }
+  if (as_json) {
+    out.document(json::object{{"keep_mib", wanted.keep_mib}, {"keep_days", wanted.keep_days}});
+    return 0;
+  }
+  out.line(fmt::format("at most {} MiB are kept{}",
+                       wanted.keep_mib,
+                       wanted.keep_days == 0
+                           ? std::string(", no matter how old")
+                           : fmt::format(", and nothing older than {} days", wanted.keep_days)));
   return 0;
 }
 

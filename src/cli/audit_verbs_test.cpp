@@ -45,6 +45,23 @@ class AuditVerbs : public ::testing::Test {
   std::unique_ptr<audit::Log> log_;
 };
 
+TEST_F(AuditVerbs, RetentionIsShownAndSetAndNonsenseChangesNothing) {
+  auto asked = options();
+  EXPECT_EQ(audit_retain(asked, false), 0);
+  EXPECT_FALSE(std::filesystem::exists(log_directory_ + "/retention")) << "to look changes nothing";
+  asked.keep_days = 90;
+  EXPECT_EQ(audit_retain(asked, true), 0);
+  asked.keep_days = 1'000'000;
+  EXPECT_NE(audit_retain(asked, false), 0);
+  std::ifstream in(log_directory_ + "/retention");
+  std::string text;
+  std::getline(in, text);
+  EXPECT_EQ(text, "1024 90");
+  asked.directory = directory_ + "/none";
+  asked.keep_days = 1;
+  EXPECT_NE(audit_retain(asked, false), 0);
+}
+
 TEST_F(AuditVerbs, AnExportGoesOnWhereItWas) {
   append("a");
   append("b");

@@ -157,6 +157,12 @@ void add_audit(Tree const& tree) {
       "/var/lib/audit-export");
   copy->add_option("--after", exported->after, "go on behind this sequence number");
   tree.then(copy, [exported] { return audit_export(*exported); });
+  auto kept = std::make_shared<AuditOptions>();
+  auto* retain = noun->add_subcommand("retain", "How much of it is kept; the oldest goes first");
+  retain->add_option("--dir", kept->directory, "another worker's directory");
+  retain->add_option("--mib", kept->keep_mib, "at most that much (default 1024)");
+  retain->add_option("--days", kept->keep_days, "nothing older; 0: no matter how old (default)");
+  tree.then(retain, [kept, global = &tree.global] { return audit_retain(*kept, global->as_json); });
 }
 
 }  // namespace cli

@@ -108,6 +108,7 @@ constexpr Example examples[] = {
     {"credential list", "space credential list"},
     {"credential profiles", "space credential profiles"},
     {"audit verify", "space audit verify"},
+    {"audit retain", "space audit retain\n  space audit retain --mib 4096 --days 90"},
     {"template list", "space template list"},
     {"node list", "space node list"},
     {"node drain", "space node drain node-1\n  space node drain node-1 --off"},

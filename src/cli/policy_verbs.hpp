@@ -76,9 +76,13 @@ struct AuditOptions {
   std::string sandbox;
   std::uint64_t after = 0;  // export: from the line behind this sequence number on
   std::string state_file;   // export: where that number is kept from one run to the next
+  std::optional<std::uint64_t> keep_mib;
+  std::optional<std::uint32_t> keep_days;
 };
 
 int audit_verify(AuditOptions const& options, bool as_json);
 int audit_export(AuditOptions const& options);
+/// Says how much is kept; changes it when asked to.
+int audit_retain(AuditOptions const& options, bool as_json);
 
 }  // namespace cli

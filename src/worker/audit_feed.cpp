@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t waiting_max = 65'536;
 constexpr std::size_t latest_max = 4'096;
 constexpr std::chrono::milliseconds write_every(1'000);
+constexpr std::chrono::minutes retire_every(10);
 constexpr std::size_t reflected_max = 256;
 constexpr std::chrono::minutes reflected_kept(10);
 
@@ -89,12 +90,23 @@ asio::awaitable<void> AuditFeed::write_out() {
     }
     return log->sync();
   });
+  co_await retire_sometimes();
   if (written) co_return;
   base::log::error("audit_broken",
                    {{"what", written.error().message()}, {"detail", written.error().detail()}});
   broken_ = true;
   broke_.notify_all();
   changed_.notify_all();
+}
+
+/// Files go by themselves when new ones are begun; this is for those that get too old meanwhile.
+asio::awaitable<void> AuditFeed::retire_sometimes() {
+  auto const now = base::system_clock().steady_now();
+  if (now < retire_at_) co_return;
+  retire_at_ = now + retire_every;
+  auto const retired = co_await async::blocking([log = log_] { return log->retire(); });
+  if (!retired)  // too much is kept, and nothing lost
+    base::log::warn("audit_not_retired", {{"what", retired.error().message()}});
 }
 
 asio::awaitable<void> AuditFeed::wait_broken() {

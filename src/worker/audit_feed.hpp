@@ -57,6 +57,7 @@ class AuditFeed {
 
  private:
   boost::asio::awaitable<void> write_out();
+  boost::asio::awaitable<void> retire_sometimes();
 
   std::string directory_;
   std::shared_ptr<audit::Log> log_;  // shared: a write that is under way keeps it
@@ -65,6 +66,7 @@ class AuditFeed {
   std::deque<wire::Reflected> reflected_;
   std::uint64_t last_ = 0;
   bool broken_ = false;
+  base::SteadyTime retire_at_{};
   async::Signal changed_;
   async::Signal broke_;
 };
