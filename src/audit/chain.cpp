@@ -351,11 +351,33 @@ base::Result<Verdict> verify(std::string const& directory,
       }
       last = parsed.hash;
       expected = parsed.sequence + 1;
+      verdict.last_sequence = parsed.sequence;
       ++verdict.lines;
       if (each) each(line);
     }
   }
   verdict.last_hash = last;
+  return verdict;
+}
+
+base::Result<Verdict> verify_since(std::string const& directory, Checkpoint const& checkpoint) {
+  bool found = false;
+  bool same = false;
+  auto verdict = verify(directory, [&](std::string_view line) {
+    Parsed parsed;
+    if (found || !parse_line(line, parsed) || parsed.sequence != checkpoint.sequence) return;
+    found = true;
+    same = parsed.hash == checkpoint.hash;
+  });
+  if (!verdict || !verdict->problem.empty()) return verdict;
+  auto const number = checkpoint.sequence;
+  if (found && !same)
+    verdict->problem = fmt::format("line number {} is another one than at the checkpoint", number);
+  else if (!found && verdict->last_sequence < number)
+    verdict->problem = fmt::format(
+        "it ends with number {}; at the checkpoint it went to {}", verdict->last_sequence, number);
+  else if (!found && verdict->retired_through < number)
+    verdict->problem = fmt::format("line number {} is gone, and retention did not take it", number);
   return verdict;
 }
 

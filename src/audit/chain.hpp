@@ -48,6 +48,7 @@ struct Verdict {
   std::uint32_t files = 0;
   std::uint64_t first_sequence = 0;
   std::uint64_t retired_through = 0;  // what came before was taken away by retention; 0: nothing
+  std::uint64_t last_sequence = 0;
   std::string last_hash;
   std::string problem;  // "" = whole; else the file, the line and what is wrong
 };
@@ -55,5 +56,15 @@ struct Verdict {
 /// Walks all files of a directory. `each`, when given, gets every line that was verified.
 base::Result<Verdict> verify(std::string const& directory,
                              std::function<void(std::string_view)> const& each = {});
+
+/// A line that was there once, kept where whoever can change the log cannot change it.
+struct Checkpoint {
+  std::uint64_t sequence = 0;
+  std::string hash;
+};
+
+/// verify(), and that the checkpoint's line is still there as it was, or was taken by retention. A
+/// chain alone does not tell that its end was cut off, or that all of it was written anew.
+base::Result<Verdict> verify_since(std::string const& directory, Checkpoint const& checkpoint);
 
 }  // namespace audit

@@ -142,6 +142,26 @@ TEST_F(ChainTest, WhereAgesCountEveryDayHasAFileOfItsOwn) {
   EXPECT_EQ(problem(), "");
 }
 
+TEST_F(ChainTest, ACheckpointFindsACutEndAndALogThatWasWrittenAnew) {
+  write(5);
+  auto const whole = read();
+  auto const before = verify(directory_).value();
+  Checkpoint const checkpoint{before.last_sequence, before.last_hash};
+  EXPECT_EQ(checkpoint.sequence, 5U);
+  auto const since = [&] { return verify_since(directory_, checkpoint).value().problem; };
+  EXPECT_EQ(since(), "");
+  rewrite(whole.substr(0, whole.rfind('\n', whole.size() - 2) + 1));
+  EXPECT_EQ(problem(), "") << "the chain alone does not tell";
+  EXPECT_NE(since().find("it ends with number 4"), std::string::npos) << since();
+  write(3);
+  EXPECT_NE(since().find("number 5 is another one"), std::string::npos) << since();
+  rewrite(whole);
+  write(200, {1000, 3});
+  EXPECT_EQ(since(), "") << "retention took it";
+  std::filesystem::remove(directory_ + "/retired");
+  EXPECT_NE(since().find("retention did not take it"), std::string::npos) << since();
+}
+
 TEST_F(ChainTest, RefusesWhatIsNotOneObject) {
   auto log = Log::open(directory_).value();
   EXPECT_FALSE(log->append("x"));

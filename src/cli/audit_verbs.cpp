@@ -54,15 +54,38 @@ base::Result<std::uint64_t> read_state(std::string const& path) {
 }
 
 /// Whole or not at all: a torn number would export lines again, or leave some out.
-base::Result<void> write_state(std::string const& path, std::uint64_t after) {
+base::Result<void> write_whole(std::string const& path, std::string_view text) {
   auto const next = path + ".new";
   os::Fd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return base::fail_errno("write the export's state", next);
-  if (auto written = write_all(file.get(), fmt::format("{}\n", after)); !written) return written;
+  if (!file) return base::fail_errno("write", next);
+  if (auto written = write_all(file.get(), text); !written) return written;
   if (auto synced = file.sync_and_close(); !synced) return synced;
-  if (::rename(next.c_str(), path.c_str()) != 0)
-    return base::fail_errno("write the export's state", path);
+  if (::rename(next.c_str(), path.c_str()) != 0) return base::fail_errno("write", path);
   return {};
+}
+
+base::Result<void> write_state(std::string const& path, std::uint64_t after) {
+  auto written = write_whole(path, fmt::format("{}\n", after));
+  if (!written) return base::passing(written, "keep the export's state");
+  return {};
+}
+
+/// "NUMBER HASH"; number 0 where there is none yet.
+base::Result<audit::Checkpoint> read_checkpoint(std::string const& path) {
+  constexpr std::size_t hash_digits = 64;
+  audit::Checkpoint out;
+  if (path.empty()) return out;
+  auto text = read_file(path, 128);
+  if (!text && text.error().code() == base::Code::not_found) return out;
+  if (!text) return base::passing(text);
+  auto const* const end = text->data() + text->size();
+  auto const [stop, error] = std::from_chars(text->data(), end, out.sequence);
+  std::string_view const rest(stop, end);
+  bool const good = error == std::errc() && rest.size() == hash_digits + 2 && rest.front() == ' ' &&
+                    rest.back() == '\n';
+  if (!good) return base::fail(base::Code::invalid_argument, path + " is no checkpoint");
+  out.hash = rest.substr(1, hash_digits);
+  return out;
 }
 
 }  // namespace
@@ -70,17 +93,28 @@ base::Result<void> write_state(std::string const& path, std::uint64_t after) {
 int audit_verify(AuditOptions const& options, bool as_json) {
   auto const out = Output::standard(as_json);
   auto const directory = directory_of(options);
-  auto verdict = audit::verify(directory);
+  auto const checkpoint = read_checkpoint(options.checkpoint_file);
+  if (!checkpoint) return out.fail(checkpoint.error());
+  auto verdict = checkpoint->sequence > 0 ? audit::verify_since(directory, *checkpoint)
+                                          : audit::verify(directory);
   if (!verdict)
     return out.fail(verdict.error(),
                     "The log is there once a sandbox has had a network: space up --uplink");
   bool const whole = verdict->problem.empty();
+  // What was changed is no checkpoint: the old one goes on telling.
+  if (whole && !options.checkpoint_file.empty()) {
+    auto const kept =
+        write_whole(options.checkpoint_file,
+                    fmt::format("{} {}\n", verdict->last_sequence, verdict->last_hash));
+    if (!kept) return out.fail(kept.error());
+  }
   if (as_json) {
     out.document(json::object{{"whole", whole},
                               {"files", verdict->files},
                               {"lines", verdict->lines},
                               {"first_sequence", verdict->first_sequence},
                               {"retired_through", verdict->retired_through},
+                              {"last_sequence", verdict->last_sequence},
                               {"last_hash", verdict->last_hash},
                               {"problem", verdict->problem}});
     return whole ? 0 : 1;
@@ -95,6 +129,8 @@ int audit_verify(AuditOptions const& options, bool as_json) {
   out.line(fmt::format("last hash {}", verdict->last_hash));
   if (whole) {
     out.line("whole: every line carries the hash of the one before");
+    if (checkpoint->sequence > 0)
+      out.line(fmt::format("as it was at the checkpoint, up to number {}", checkpoint->sequence));
     return 0;
   }
   return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});

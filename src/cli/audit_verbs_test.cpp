@@ -62,6 +62,24 @@ TEST_F(AuditVerbs, RetentionIsShownAndSetAndNonsenseChangesNothing) {
   EXPECT_NE(audit_retain(asked, false), 0);
 }
 
+TEST_F(AuditVerbs, ACheckpointIsKeptAndComparedWith) {
+  append("a");
+  auto asked = options();
+  asked.checkpoint_file = directory_ + "/checkpoint";
+  EXPECT_EQ(audit_verify(asked, false), 0);
+  append("b");
+  EXPECT_EQ(audit_verify(asked, false), 0);
+  std::string const path = log_directory_ + "/audit-00000001.jsonl";
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::ofstream(path) << text.str().substr(0, text.str().find('\n') + 1);
+  EXPECT_EQ(audit_verify(options(), false), 0) << "the chain alone does not tell";
+  EXPECT_NE(audit_verify(asked, false), 0);
+  EXPECT_NE(audit_verify(asked, true), 0) << "and it goes on telling";
+  std::ofstream(asked.checkpoint_file) << "2\n";
+  EXPECT_NE(audit_verify(asked, false), 0) << "no checkpoint";
+}
+
 TEST_F(AuditVerbs, AnExportGoesOnWhereItWas) {
   append("a");
   append("b");

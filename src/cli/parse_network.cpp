@@ -141,6 +141,11 @@ void add_audit(Tree const& tree) {
   auto options = std::make_shared<AuditOptions>();
   auto* verify = noun->add_subcommand("verify", "Walk its hash chain");
   verify->add_option("--dir", options->directory, "another worker's directory");
+  verify->add_option(
+      "--checkpoint",
+      options->checkpoint_file,
+      "compare with what was there the last time, and keep there what is now; a file "
+      "that only you can change");
   tree.then(verify,
             [options, global = &tree.global] { return audit_verify(*options, global->as_json); });
   auto exported = std::make_shared<AuditOptions>();

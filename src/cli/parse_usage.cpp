@@ -107,7 +107,7 @@ constexpr Example examples[] = {
     {"credential rm", "space credential rm llm-key"},
     {"credential list", "space credential list"},
     {"credential profiles", "space credential profiles"},
-    {"audit verify", "space audit verify"},
+    {"audit verify", "space audit verify\n  space audit verify --checkpoint /mnt/elsewhere/audit"},
     {"audit retain", "space audit retain\n  space audit retain --mib 4096 --days 90"},
     {"template list", "space template list"},
     {"node list", "space node list"},

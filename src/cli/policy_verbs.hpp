@@ -76,6 +76,7 @@ struct AuditOptions {
   std::string sandbox;
   std::uint64_t after = 0;  // export: from the line behind this sequence number on
   std::string state_file;   // export: where that number is kept from one run to the next
+  std::string checkpoint_file;  // verify: what was there the last time
   std::optional<std::uint64_t> keep_mib;
   std::optional<std::uint32_t> keep_days;
 };
