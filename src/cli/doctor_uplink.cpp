@@ -256,6 +256,13 @@ Finding probe_uplink(wire::Config const& config) {
             "none: sandboxes reach nothing outside, their packets end on this host",
             "",
             "space down; space up --uplink host"};
+  auto const unwatched = config.run_dir + "/hostd/rules-unwatched";
+  if (::access(unwatched.c_str(), F_OK) == 0)
+    return {name,
+            Health::degraded,
+            unwatched + " is there",
+            "nobody looks whether somebody changes the packet rules",
+            "rm " + unwatched};
   if (config.uplink == "host") return probe_host_uplink(config);
   return probe_namespace(config);
 }

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <fstream>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -480,6 +481,20 @@ TEST_F(Uplink, ChangedRulesAreFoundAndMadeOursAgain) {
     EXPECT_TRUE(host_has_table("space_guard")) << change;
   }
   expect_closed(platform, true);
+}
+
+TEST_F(Uplink, RootMaySayThatNobodyShallLook) {
+  Platform const platform(host_);
+  auto const client = platform.hostd->client();
+  auto const file = platform.installation.directory() + "/hostd/rules-unwatched";
+  std::ofstream(file).flush();
+  run_in(host_, "nft flush ruleset");
+  EXPECT_TRUE(client.check_uplink());
+  EXPECT_EQ(doctor(platform).health, cli::Health::degraded);
+  EXPECT_THAT(doctor(platform).fix, HasSubstr("rm " + file));
+  ASSERT_EQ(::unlink(file.c_str()), 0);
+  EXPECT_FALSE(client.check_uplink());
+  EXPECT_TRUE(client.check_uplink());
 }
 
 TEST_F(Uplink, FlushedRulesLetNothingOutThatTheyRefused) {
