@@ -6,7 +6,6 @@ namespace gateway {
 namespace {
 
 constexpr std::size_t answer_bytes_max = 64 * 1024;
-constexpr std::chrono::seconds answer_within(2);
 
 void wipe(std::string& text) noexcept {
   explicit_bzero(text.data(), text.size());
@@ -27,11 +26,14 @@ struct BrokerClient::Waiting {
   std::optional<base::Result<wire::Used>> answer;
 };
 
-BrokerClient::BrokerClient(boost::asio::any_io_executor executor, net::Stream stream)
+BrokerClient::BrokerClient(boost::asio::any_io_executor executor,
+                           net::Stream stream,
+                           std::chrono::milliseconds answer_within)
     : executor_(executor),
       changed_(executor),
       asked_(executor),
       silence_(executor, [this] { lose(); }),
+      answer_within_(answer_within),
       stream_(std::move(stream)) {}
 
 BrokerClient::~BrokerClient() {
@@ -42,7 +44,7 @@ async::Task<wire::Used> BrokerClient::use(wire::Use request) {
   if (!stream_) co_return base::fail(base::Code::unavailable, "the credential broker is gone");
   auto const mine = std::make_shared<Waiting>(executor_);
   mine->question = request.question = ++asked_count_;
-  mine->until = base::system_clock().in(answer_within);
+  mine->until = base::system_clock().in(answer_within_);
   wire::append_text(outgoing_, request);
   outgoing_ += '\n';
   waiting_.push_back(mine);

@@ -16,7 +16,9 @@ namespace gateway {
 class BrokerClient {
  public:
   /// Perhaps without a connection at first: see renew(). Works while run() does.
-  explicit BrokerClient(boost::asio::any_io_executor executor, net::Stream stream = nullptr);
+  explicit BrokerClient(boost::asio::any_io_executor executor,
+                        net::Stream stream = nullptr,
+                        std::chrono::milliseconds answer_within = std::chrono::seconds(2));
   ~BrokerClient();
 
   /// `unavailable` when the broker is gone or silent, `denied` / `not_found` when it refuses. Fails
@@ -49,6 +51,7 @@ class BrokerClient {
   async::Signal changed_;  // the connection
   async::Signal asked_;
   async::Alarm silence_;
+  std::chrono::milliseconds answer_within_;
   std::shared_ptr<net::ByteStream> stream_;
   std::uint64_t asked_count_ = 0;
   std::deque<std::shared_ptr<Waiting>> waiting_;  // in the order of the questions

@@ -3,6 +3,7 @@
 #include "async/testing.hpp"
 #include "tls/tls.hpp"
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -104,6 +105,17 @@ TEST_F(MinterTest, WhenTheClockIsSetCertificatesAreMadeAnew) {
       EXPECT_EQ(got ? *got : got.error().message(), "hello");
     }
   });
+}
+
+/// Not a test: bench/gateway.py asks for the figure.
+TEST(Minter, DISABLED_HowLongItTakes) {
+  constexpr int count = 500;
+  auto const minter = Minter::make("bench").value();
+  auto const began = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i)
+    EXPECT_TRUE(minter->prepare(fmt::format("n{}.mint.example", i)));
+  std::chrono::duration<double, std::micro> const took = std::chrono::steady_clock::now() - began;
+  std::printf("minted in %.1f us\n", took.count() / count);
 }
 
 TEST_F(MinterTest, EachMinterIsAnAuthorityOfItsOwn) {
