@@ -15,6 +15,8 @@ std::string Config::check() const {
   // ".s.PGSQL.5432.lock" is the longest name below run_dir/postgres; socket paths end at 107 bytes.
   if (run_dir.size() > 70) return "run_dir: at most 70 characters, or socket paths get too long";
   if (slot_uid_base < 100'000) return "slot_uid_base: at least 100000, away from real users";
+  if (translation_cache_mib < 8 || translation_cache_mib > 2048)
+    return "translation_cache_mib: 8 to 2048";
   if (slots_max == 0 || slots_max > 4096) return "slots_max: 1 to 4096";
   // What hostd accepts (src/hostd/validate.cpp), so that a mistake is told at once and not by every create.
   if (disk_mib_per_s_max > 900'000 || net_mib_per_s_max > 900'000) return "disk_mib_per_s_max, net_mib_per_s_max: 0 (no limit) to 900000";

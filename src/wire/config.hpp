@@ -29,6 +29,7 @@ struct Config {
   std::uint32_t net_mib_per_s_max = 64;           // each direction
   std::uint32_t warm_target = 2;                  // stopped machines kept ready per template build that is used; 0 = none
   bool base_snapshots = true;                     // false: every machine boots cold
+  std::uint32_t translation_cache_mib = 64;       // of the emulator, per machine without KVM; part of what a machine reserves
   std::string accelerator = "auto";               // auto, kvm, tcg
   std::string program_dir;                        // where the space-* programs lie
   std::vector<std::string> cors_origins = {"*"};  // web pages that may call the API (keys travel in headers only)
@@ -66,7 +67,7 @@ struct Config {
 BOOST_DESCRIBE_STRUCT(Config, (),
                       (instance, data_dir, run_dir, domain, listen_addresses, http_port, tls_port, database_url, node_name,
                        slot_uid_base, slots_max, memory_mib_max, vcpus_max, pool_mib_max, disk_mib_per_s_max,
-                       disk_ops_per_s_max, net_mib_per_s_max, warm_target, base_snapshots, accelerator, program_dir,
+                       disk_ops_per_s_max, net_mib_per_s_max, warm_target, base_snapshots, translation_cache_mib, accelerator, program_dir,
                        cors_origins, requests_per_second_max, guest_dir, api_user, controller_user, proxy_user, worker_user, database_user, broker_user,
                        resolvers, uplink, private_routes, upstream_ca_file))
 

@@ -39,7 +39,7 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
     : config(std::move(from)),
       executor(on),
       hostd(config.hostd_socket()),
-      launcher(hostd, rates_of(config)),
+      launcher(hostd, rates_of(config), config.translation_cache_mib),
       driver(on,
              launcher,
              {.bytes_per_s = rates_of(config).disk_bytes_per_s,
@@ -67,8 +67,8 @@ async::Task<std::string> machine_identity(Host& host) {
   co_return found;
 }
 
-std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept {
-  return vmm::overhead_mib(accelerator == vmm::Accelerator::kvm, hostd::Machine{}.tb_size_mib);
+std::uint64_t Host::overhead_mib(vmm::Accelerator by) const noexcept {
+  return vmm::overhead_mib(by == vmm::Accelerator::kvm, config.translation_cache_mib);
 }
 
 std::uint64_t resident_bytes_of(std::int32_t pid) {

@@ -58,14 +58,17 @@ struct Host {
   std::uint32_t hostd_features = 0;
   BootLimits boot_limits;
 
+  /// Memory that a VMM needs beside its guest's, in MiB: reserved here, and the limit that hostd
+  /// sets.
+  std::uint64_t overhead_mib(vmm::Accelerator by) const noexcept;
   /// Do sandboxes here get a gateway? Without one they have no network at all.
   bool has_uplink() const { return config.uplink != "none"; }
 
+  /// What stays free in the pool's file system beside a new sandbox's disk, at most.
+  std::uint64_t pool_headroom_mib = 256;
   std::chrono::milliseconds quiet_step{100};  // three of them without a start: time to make ahead
   std::chrono::milliseconds restore_patience{30'000};  // of the VMM, not of the guest
   std::chrono::milliseconds exercise_patience{60'000};
-  /// What stays free in the pool's file system beside a new sandbox's disk, at most.
-  std::uint64_t pool_headroom_mib = 256;
   std::chrono::milliseconds init_patience{30'000};  // for one try at /health and /init
   std::chrono::milliseconds health_interval{15'000};
   std::chrono::milliseconds health_patience{10'000};
@@ -75,10 +78,6 @@ struct Host {
 
 /// What saved machines depend on, worked out at the first call. Errors: as identity_of().
 async::Task<std::string> machine_identity(Host& host);
-
-/// Memory that a VMM needs beside its guest's, in MiB: reserved here, and the limit that hostd
-/// sets.
-std::uint64_t vmm_overhead_mib(vmm::Accelerator accelerator) noexcept;
 
 /// Of a process: resident memory in bytes, and used processor time. 0 when it is gone.
 std::uint64_t resident_bytes_of(std::int32_t pid);

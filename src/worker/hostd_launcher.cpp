@@ -31,8 +31,8 @@ hostd::Machine machine_of(vmm::BootSpec const& spec, Rates const& rates) {
   machine.net_bytes_per_s_max = rates.net_bytes_per_s;
   machine.accelerator =
       spec.accelerator == vmm::Accelerator::kvm ? hostd::Accelerator::kvm : hostd::Accelerator::tcg;
-  machine.engine = spec.engine == vmm::Engine::firecracker ? hostd::Engine::firecracker
-                                                           : hostd::Engine::qemu;
+  machine.engine =
+      spec.engine == vmm::Engine::firecracker ? hostd::Engine::firecracker : hostd::Engine::qemu;
   machine.start = start_of(spec.start);
   machine.changed_pages = spec.changes ? 1 : 0;
   machine.vcpus = spec.vcpus;
@@ -54,15 +54,18 @@ async::Task<vmm::Process> HostdLauncher::start(vmm::BootSpec spec) {
   if (!sandbox) co_return std::unexpected(sandbox.error());
   // Shared, because the call runs on another thread and a std::function is copyable.
   auto const shared = std::make_shared<vmm::BootSpec>(std::move(spec));
-  auto started = co_await async::blocking([client = hostd_, rates = rates_, shared, id = *sandbox] {
-    return client.start_vmm(shared->slot,
-                            id,
-                            shared->epoch,
-                            machine_of(*shared, rates),
-                            os::FdRef(shared->disk),
-                            os::FdRef(shared->memory),
-                            os::FdRef(shared->changes));
-  });
+  auto started = co_await async::blocking(
+      [client = hostd_, rates = rates_, tb_size_mib = tb_size_mib_, shared, id = *sandbox] {
+        auto machine = machine_of(*shared, rates);
+        machine.tb_size_mib = tb_size_mib;
+        return client.start_vmm(shared->slot,
+                                id,
+                                shared->epoch,
+                                machine,
+                                os::FdRef(shared->disk),
+                                os::FdRef(shared->memory),
+                                os::FdRef(shared->changes));
+      });
   if (!started) co_return std::unexpected(std::move(started.error()));
   co_return process_of(std::move(*started));
 }

@@ -18,7 +18,11 @@ Rates rates_of(wire::Config const& config) noexcept;
 /// VMM processes by way of space-hostd.
 class HostdLauncher final : public vmm::Launcher {
  public:
-  HostdLauncher(hostd::Client hostd, Rates rates) : hostd_(std::move(hostd)), rates_(rates) {}
+  /// `tb_size_mib`: the emulator's translation cache.
+  HostdLauncher(hostd::Client hostd,
+                Rates rates,
+                std::uint32_t tb_size_mib = hostd::Machine{}.tb_size_mib)
+      : hostd_(std::move(hostd)), rates_(rates), tb_size_mib_(tb_size_mib) {}
 
   async::Task<vmm::Process> start(vmm::BootSpec spec) override;
   async::Task<vmm::Process> attach(std::uint32_t slot) override;
@@ -27,6 +31,7 @@ class HostdLauncher final : public vmm::Launcher {
  private:
   hostd::Client hostd_;
   Rates rates_;
+  std::uint32_t tb_size_mib_;
 };
 
 }  // namespace worker

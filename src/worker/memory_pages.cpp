@@ -1,11 +1,17 @@
 #include "worker/memory_pages.hpp"
 
+#include "async/beside.hpp"
 #include "vmm/changed_pages.hpp"
+#include "worker/seal.hpp"
 
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <future>
+#include <span>
 #include <vector>
 
 #include <fcntl.h>
@@ -22,7 +28,7 @@ constexpr std::uint64_t swapped = 1ULL << 62U;
 constexpr std::uint64_t of_file = 1ULL << 61U;
 
 constexpr std::size_t pages_per_read = 64 * 1024;  // of the map: 256 MiB of memory at a time
-constexpr std::size_t pages_per_copy = 256;
+constexpr std::size_t chunk_bytes = 2 << 20;
 
 /// Exactly so many bytes from there.
 base::Result<void> read_at(os::FdRef file, void* into, std::size_t bytes, std::uint64_t at) {
@@ -39,57 +45,103 @@ base::Result<void> read_at(os::FdRef file, void* into, std::size_t bytes, std::u
   return {};
 }
 
-/// The file, written from front to back. What has been written goes to the disk meanwhile, so that
-/// the sync at the end has little to wait for.
+base::Result<void> write_all(os::FdRef into, std::span<char const> bytes, bool begin) {
+  auto const size = bytes.size();
+  while (!bytes.empty()) {
+    auto const done = ::write(into.get(), bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && (errno == ENOSPC || errno == EDQUOT))
+      return base::fail(base::Code::exhausted, "the host's pool has no room for its memory");
+    if (done <= 0) return base::fail_errno("write the machine's memory");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  if (!begin) return {};
+  // A hint: the sync reports what goes wrong.
+  auto const end = ::lseek(into.get(), 0, SEEK_CUR);
+  static_cast<void>(::sync_file_range(
+      into.get(), end - static_cast<off_t>(size), static_cast<off_t>(size), SYNC_FILE_RANGE_WRITE));
+  return {};
+}
+
+/// The file, written from front to back in large parts, each while the next one is filled.
 class Writer {
  public:
-  explicit Writer(os::FdRef into) : into_(into) {}
+  Writer(os::FdRef into, PagesFor use) : into_(into), at_rest_(use == PagesFor::rest) {}
+
+  /// Where the next bytes belong: at most this many, then filled() says how many came.
+  std::span<char> room() {
+    auto& part = parts_[filling_];
+    if (part.empty()) part.resize(chunk_bytes);
+    return std::span(part).subspan(size_);
+  }
+
+  base::Result<void> filled(std::size_t bytes) {
+    size_ += bytes;
+    bytes_ += bytes;
+    return size_ == chunk_bytes ? hand_over() : base::Result<void>();
+  }
 
   base::Result<void> add(void const* bytes, std::size_t size) {
     auto const* next = static_cast<char const*>(bytes);
-    bytes_ += size;
     while (size > 0) {
-      auto const done = ::write(into_.get(), next, size);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0 && (errno == ENOSPC || errno == EDQUOT))
-        return base::fail(base::Code::exhausted, "the host's pool has no room for its memory");
-      if (done <= 0) return base::fail_errno("write the machine's memory");
-      next += done;
-      size -= static_cast<std::size_t>(done);
-    }
-    if (bytes_ - begun_ >= begin_bytes) {
-      // A hint: the sync reports what goes wrong.
-      static_cast<void>(::sync_file_range(into_.get(),
-                                          static_cast<off64_t>(begun_),
-                                          static_cast<off64_t>(bytes_ - begun_),
-                                          SYNC_FILE_RANGE_WRITE));
-      begun_ = bytes_;
+      auto const into = room();
+      auto const part = std::min(size, into.size());
+      std::memcpy(into.data(), next, part);
+      if (auto added = filled(part); !added) return added;
+      next += part;
+      size -= part;
     }
     return {};
   }
 
+  base::Result<void> finish() {
+    auto handed = hand_over();
+    auto written = settled();
+    return handed ? written : handed;
+  }
+
   std::uint64_t bytes() const noexcept { return bytes_; }
 
+  std::string hash() { return at_rest_ ? digest_.hex() : std::string(); }
+
  private:
-  static constexpr std::uint64_t begin_bytes = 4 << 20;
+  base::Result<void> hand_over() {
+    if (size_ == 0) return {};
+    std::span<char const> const part(parts_[filling_].data(), size_);
+    if (auto before = settled(); !before) return before;
+    // Here and now where the host has no thread left.
+    writing_ = async::beside(
+        [into = into_, part, begin = at_rest_] { return write_all(into, part, begin); });
+    if (at_rest_) digest_.add(part.data(), part.size());
+    filling_ = 1 - filling_;
+    size_ = 0;
+    return {};
+  }
+
+  base::Result<void> settled() { return writing_.valid() ? writing_.get() : base::Result<void>(); }
 
   os::FdRef into_;
+  bool at_rest_;
+  Sha256 digest_;
+  std::array<std::vector<char>, 2> parts_;
+  std::size_t filling_ = 0;
+  std::size_t size_ = 0;  // of what is in that part
   std::uint64_t bytes_ = 0;
-  std::uint64_t begun_ = 0;  // handed to the disk
+  std::future<base::Result<void>> writing_;  // the other part; ends before both
 };
 
 bool is_zero(char const* page) {
-  return page[0] == 0 && std::equal(page, page + page_bytes - 1, page + 1);
+  return page[0] == 0 && std::memcmp(page, page + 1, page_bytes - 1) == 0;
 }
 
 class Saver {
  public:
-  Saver(hostd::MachineMemory const& machine, std::uint64_t address, bool on_file, os::FdRef into)
-      : machine_(machine),
-        address_(address),
-        on_file_(on_file),
-        out_(into),
-        buffer_(pages_per_copy * page_bytes) {}
+  Saver(hostd::MachineMemory const& machine,
+        std::uint64_t address,
+        bool on_file,
+        PagesFor use,
+        os::FdRef into)
+      : machine_(machine), address_(address), on_file_(on_file), out_(into, use) {}
 
   base::Result<SavedPages> save(std::uint64_t memory_pages) {
     std::vector<std::uint64_t> map(pages_per_read);
@@ -108,8 +160,9 @@ class Saver {
                                            .magic = vmm::changed_pages_magic};
     auto written = out_.add(runs_.data(), runs_.size() * sizeof(vmm::PageRun));
     if (written) written = out_.add(&trailer, sizeof trailer);
+    if (written) written = out_.finish();
     if (!written) return std::unexpected(written.error());
-    return SavedPages{.pages = pages_, .bytes = out_.bytes()};
+    return SavedPages{.pages = pages_, .bytes = out_.bytes(), .sha256 = out_.hash()};
   }
 
  private:
@@ -124,7 +177,7 @@ class Saver {
         continue;
       }
       std::size_t end = i + 1;
-      while (end < map.size() && end - i < pages_per_copy && changed(map[end]))
+      while (end < map.size() && changed(map[end]))
         ++end;
       if (auto copied = copy_run(first + i, end - i); !copied) return copied;
       i = end;
@@ -133,11 +186,24 @@ class Saver {
   }
 
   base::Result<void> copy_run(std::uint64_t first, std::size_t count) {
-    auto read =
-        read_at(machine_.memory, buffer_.data(), count * page_bytes, address_ + first * page_bytes);
-    if (!read) return read;
+    while (count > 0) {
+      auto const room = out_.room();
+      auto const part = std::min<std::size_t>(count, room.size() / page_bytes);
+      auto read =
+          read_at(machine_.memory, room.data(), part * page_bytes, address_ + first * page_bytes);
+      if (!read) return read;
+      if (auto kept = out_.filled(keep(room.data(), first, part) * page_bytes); !kept) return kept;
+      first += part;
+      count -= part;
+    }
+    return {};
+  }
+
+  /// Leaves out what need not be kept, and tells how many pages are left.
+  std::size_t keep(char* pages, std::uint64_t first, std::size_t count) {
+    std::size_t kept = 0;
     for (std::size_t i = 0; i < count;) {
-      auto const skip = [&](std::size_t n) { return !on_file_ && is_zero(page(n)); };
+      auto const skip = [&](std::size_t n) { return !on_file_ && is_zero(pages + n * page_bytes); };
       if (skip(i)) {
         ++i;
         continue;
@@ -145,14 +211,14 @@ class Saver {
       std::size_t end = i + 1;
       while (end < count && !skip(end))
         ++end;
-      if (auto written = out_.add(page(i), (end - i) * page_bytes); !written) return written;
+      if (kept != i)
+        std::memmove(pages + kept * page_bytes, pages + i * page_bytes, (end - i) * page_bytes);
       note(static_cast<std::uint32_t>(first + i), static_cast<std::uint32_t>(end - i));
+      kept += end - i;
       i = end;
     }
-    return {};
+    return kept;
   }
-
-  char const* page(std::size_t n) const { return buffer_.data() + n * page_bytes; }
 
   void note(std::uint32_t first, std::uint32_t count) {
     pages_ += count;
@@ -167,7 +233,6 @@ class Saver {
   std::uint64_t address_;
   bool on_file_;
   Writer out_;
-  std::vector<char> buffer_;
   std::vector<vmm::PageRun> runs_;
   std::uint64_t pages_ = 0;
 };
@@ -182,10 +247,11 @@ base::Result<SavedPages> save_changed_pages(hostd::MachineMemory const& machine,
                                             std::uint64_t address,
                                             std::uint32_t memory_mib,
                                             bool on_file,
-                                            os::FdRef into) {
+                                            os::FdRef into,
+                                            PagesFor use) {
   if (address % page_bytes != 0)
     return base::fail(base::Code::internal, "the machine's memory begins within a page");
-  return Saver(machine, address, on_file, into).save(pages_of(memory_mib));
+  return Saver(machine, address, on_file, use, into).save(pages_of(memory_mib));
 }
 
 base::Result<void> check_changed_pages(os::FdRef file, std::uint32_t memory_mib) {

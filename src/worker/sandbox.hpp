@@ -13,6 +13,8 @@ class Connection;
 
 namespace worker {
 
+class Gather;
+
 /// One sandbox on this host, from its admission until nothing is left of it. Its whole life is one
 /// coroutine, live(), so nothing else changes it: others ask (ask_end), wait (wait_changed) and
 /// look.
@@ -77,8 +79,9 @@ class Sandbox {
     std::optional<base::Result<void>> outcome;
   };
 
-  /// One after the other. Goes on when the caller leaves. Errors: conflict (the state does not allow
-  /// it, or the sandbox ended meanwhile), and why it failed; then the sandbox is as it was before.
+  /// One after the other. Goes on when the caller leaves. Errors: conflict (the state does not
+  /// allow it, or the sandbox ended meanwhile), and why it failed; then the sandbox is as it was
+  /// before.
   async::Task<void> change(std::shared_ptr<Change> wanted);
 
   State state() const noexcept { return state_; }
@@ -115,6 +118,9 @@ class Sandbox {
   async::Task<std::string> metrics();
   /// See GatewayLink::apply(). conflict where this host gives no network.
   async::Task<wire::GatewayApplied> set_policy(wire::SetPolicy wanted);
+  /// Are the packet rules of its slot still ours? Its network is switched off when they are not.
+  boost::asio::awaitable<void> check_rules();
+  boost::asio::awaitable<void> close_network(std::string reason);
 
  private:
   boost::asio::awaitable<void> start();
@@ -122,9 +128,6 @@ class Sandbox {
   async::Task<void> start_steps();
   async::Task<void> start_quickest();
   async::Task<void> start_cold();
-  /// Are the packet rules of its slot still ours? Its network is switched off when they are not.
-  boost::asio::awaitable<void> check_rules();
-  boost::asio::awaitable<void> close_network(std::string reason);
   async::Task<void> prepare();
   async::Task<os::Fd> make_disk();
   async::Task<void> boot(vmm::MachineStart how);
@@ -158,7 +161,10 @@ class Sandbox {
   async::Task<void> suspend();
   async::Task<void> suspend_steps(bool was_paused);
   boost::asio::awaitable<void> undo_suspend(bool was_paused);
-  async::Task<SavedMachine> save(StateStore store, std::string name, bool ends);
+  async::Task<std::shared_ptr<Gather>> prepare_to_save(StateStore store,
+                                                       std::string name,
+                                                       bool ends);
+  async::Task<SavedMachine> save(std::shared_ptr<Gather> gather);
   async::Task<void> drop_saved();
   async::Task<void> note_suspended();
   boost::asio::awaitable<void> release();
@@ -179,6 +185,7 @@ class Sandbox {
   boost::asio::awaitable<void> find_at_rest();
   void begin_network(bool adopt);
   async::Task<void> wait_for_network();
+  boost::asio::awaitable<void> check_rules_without_gateway();
   async::Task<void> tell_agent(boost::json::object changes);
   boost::asio::awaitable<void> take_over();
   boost::asio::awaitable<void> watch();
@@ -193,7 +200,6 @@ class Sandbox {
   async::Task<void> remove_slot();
   async::Task<void> remove_disk();
   boost::asio::awaitable<void> persist(std::string step, async::Task<void> (Sandbox::*attempt)());
-  boost::asio::awaitable<void> check_rules_without_gateway();
   boost::asio::awaitable<void> note(std::string phase);
   boost::asio::awaitable<void> forget();
 

@@ -46,7 +46,7 @@ async::Task<void> Sandbox::restore(wire::StartSandbox request) {
   auto const accelerator = host_.accelerator.decided();
   auto reservation = host_.capacity.reserve(
       {.memory_mib =
-           entry_.memory_mib + vmm_overhead_mib(accelerator.value_or(vmm::Accelerator::tcg)),
+           entry_.memory_mib + host_.overhead_mib(accelerator.value_or(vmm::Accelerator::tcg)),
        .vcpus = entry_.vcpus,
        .slots = 1});
   if (!reservation) co_return std::unexpected(std::move(reservation.error()));

@@ -1,10 +1,9 @@
 #include "base/fault.hpp"
 #include "base/log.hpp"
-#include "vmm/changed_pages.hpp"
-#include "worker/memory_pages.hpp"
 #include "worker/sandbox.hpp"
+#include "worker/suspend_gather.hpp"
 
-#include <unistd.h>
+#include <utility>
 
 /// What stops a sandbox's machine and lets it go on: pause, suspend, snapshot. What goes on from
 /// files is in sandbox_restore.cpp.
@@ -34,57 +33,16 @@ base::Deadline soon() {
   return base::system_clock().in(command_patience);
 }
 
-base::Result<void> write_file(os::FdRef file, std::string_view text) {
-  while (!text.empty()) {
-    auto const done = ::write(file.get(), text.data(), text.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && (errno == ENOSPC || errno == EDQUOT))
-      return base::fail(base::Code::exhausted, "the host's pool has no room for its state");
-    if (done <= 0) return base::fail_errno("write the machine's state");
-    text.remove_prefix(static_cast<std::size_t>(done));
-  }
-  return {};
-}
-
-/// The files of a stopped machine, gathered. Blocking.
-struct Gather {
-  hostd::Client hostd;
-  DiskPool disks;
-  StateStore store;
-  SavedMachine saved;
-  std::string sandbox;
-  std::uint32_t slot = 0;
-  std::uint64_t address = 0;
-  std::string state;
-  bool ends = false;  // the machine does not go on: its disk itself is kept, not a copy
-
-  base::Result<SavedMachine> operator()() {
-    auto const dir = store.begin(saved.name);
-    if (!dir) return std::unexpected(dir.error());
-    auto const memory = hostd.open_memory(slot);
-    if (!memory) return std::unexpected(memory.error());
-    auto const file = StateStore::create(*dir, "pages");
-    if (!file) return std::unexpected(file.error());
-    auto const pages =
-        save_changed_pages(*memory, address, saved.memory_mib, !saved.base.empty(), *file);
-    if (!pages) return std::unexpected(pages.error());
-    saved.pages_bytes = pages->bytes;
-    auto step = keep_rest(*dir);
-    if (!step) return std::unexpected(step.error());
-    return std::move(saved);
+/// How long the parts of something took, in ms: for the log.
+class Laps {
+ public:
+  double lap() {
+    auto const now = base::system_clock().steady_now();
+    return std::chrono::duration<double, std::milli>(now - std::exchange(last_, now)).count();
   }
 
-  base::Result<void> keep_rest(std::string const& dir) {
-    auto const file = StateStore::create(dir, "state");
-    if (!file) return std::unexpected(file.error());
-    auto step = write_file(*file, state);
-    saved.state_bytes = state.size();
-    saved.state_sha256 = sha256_of(state);
-    if (step)
-      step = ends ? disks.link_disk(sandbox, dir) : disks.copy_out(sandbox, dir + "/disk.img");
-    if (step && !saved.base.empty()) step = disks.link_base(sandbox, dir);
-    return step;
-  }
+ private:
+  base::SteadyTime last_ = base::system_clock().steady_now();
 };
 
 }  // namespace
@@ -183,13 +141,14 @@ async::Task<void> Sandbox::suspend() {
   if (state_ == State::suspended) co_return base::Result<void>();
   if (state_ != State::running && state_ != State::paused) co_return wrong_state(describe().state);
   bool const was_paused = state_ == State::paused;
-  auto const began = base::system_clock().steady_now();
+  Laps laps;
   become(State::suspending);
   auto kept = co_await suspend_steps(was_paused);
   if (!kept) {
     co_await undo_suspend(was_paused);
     co_return base::passing(kept, "suspend the sandbox");
   }
+  auto const kept_ms = laps.lap();
   co_await persist("note the suspend", &Sandbox::note_suspended);
   co_await release();
   become(State::suspended);
@@ -197,51 +156,64 @@ async::Task<void> Sandbox::suspend() {
                   {{"sandbox", id()},
                    {"epoch", epoch()},
                    {"bytes", entry_.suspended_bytes},
-                   {"ms",
-                    std::chrono::duration_cast<std::chrono::milliseconds>(
-                        base::system_clock().steady_now() - began)
-                        .count()}});
+                   {"kept_ms", kept_ms},
+                   {"released_ms", laps.lap()}});
   co_return base::Result<void>();
 }
 
+/// The journal knows of it before it is decided, and not before the machine stands still: whoever
+/// finds a machine that is noted as running and stands still lets it go on.
 async::Task<void> Sandbox::suspend_steps(bool was_paused) {
   if (SPACE_FAULT("worker.suspend.begun")) co_return injected();
-  auto const identity = co_await machine_identity(host_);  // before anything stands still
-  if (!identity) co_return std::unexpected(identity.error());
+  Laps laps;
+  auto const gather = co_await prepare_to_save(host_.suspended, id(), true);
+  if (!gather) co_return std::unexpected(gather.error());
   entry_.was_paused = was_paused;
   entry_.phase = "suspending";
-  auto noted = co_await async::blocking(
-      [journal = host_.journal, entry = entry_] { return journal.write_durably(entry); });
-  if (!noted) co_return base::passing(noted, "note the suspend");
-  if (SPACE_FAULT("worker.suspend.noted")) co_return injected();
+  (*gather)->note = [journal = host_.journal, entry = entry_] {
+    return journal.write_durably(entry);
+  };
+  auto const prepared_ms = laps.lap();
   auto stopped = co_await vmm_->pause(soon());
   if (!stopped) co_return base::passing(stopped, "stop the machine");
   if (SPACE_FAULT("worker.suspend.stopped")) co_return injected();
-  auto saved = co_await save(host_.suspended, id(), true);
-  if (!saved) co_return std::unexpected(saved.error());
+  auto saved = co_await save(*gather);
+  if (!saved) co_return base::passing(saved);
+  if (SPACE_FAULT("worker.suspend.noted")) co_return injected();
   if (SPACE_FAULT("worker.suspend.saved")) co_return injected();
+  auto const gathered_ms = laps.lap();
   entry_.suspended_bytes = saved->pages_bytes + saved->state_bytes;
   entry_.lost_reason.clear();
   saved->entry = entry_;
   saved->entry.phase = "suspended";
   auto kept = co_await async::blocking(
       [store = host_.suspended, saved = *saved] { return store.keep(saved); });
+  base::log::debug("suspend_steps",
+                   {{"sandbox", id()},
+                    {"prepared_ms", prepared_ms},
+                    {"gathered_ms", gathered_ms},
+                    {"synced_ms", laps.lap()}});
   if (kept && SPACE_FAULT("worker.suspend.kept")) co_return injected();
   co_return kept;
 }
 
-async::Task<SavedMachine> Sandbox::save(StateStore store, std::string name, bool ends) {
+/// Before anything stands still. Shared, because files are open in it that must be closed if it
+/// comes back after we were cancelled.
+async::Task<std::shared_ptr<Gather>> Sandbox::prepare_to_save(StateStore store,
+                                                              std::string name,
+                                                              bool ends) {
+  auto const identity = co_await machine_identity(host_);
+  if (!identity) co_return std::unexpected(identity.error());
   if (!entry_.base.empty() && !host_.disks.has_base(id()))
     co_return base::fail(base::Code::internal, "the memory file that its machine maps is gone");
-  auto const deadline = base::system_clock().in(save_patience);
-  Gather gather{host_.hostd, host_.disks, std::move(store), {}, id(), slot(), 0, {}, ends};
-  auto state = co_await vmm_->save_devices(deadline);
-  if (!state) co_return base::passing(state, "save the devices");
-  gather.state = std::move(*state);
-  auto const address = co_await vmm_->memory_address(deadline);
+  auto const gather = std::make_shared<Gather>(host_.hostd, host_.disks, std::move(store));
+  gather->sandbox = id();
+  gather->slot = slot();
+  gather->ends = ends;
+  auto const address = co_await vmm_->memory_address(soon());
   if (!address) co_return std::unexpected(address.error());
-  gather.address = *address;
-  auto& saved = gather.saved;
+  gather->address = *address;
+  auto& saved = gather->saved;
   saved.name = std::move(name);
   saved.identity = host_.identity;
   saved.accelerator = vmm::name_of(accelerator_);
@@ -252,7 +224,19 @@ async::Task<SavedMachine> Sandbox::save(StateStore store, std::string name, bool
   saved.tsc_khz = host_.tsc_khz;
   saved.init_key = entry_.init_key;
   saved.base = entry_.base;
-  co_return co_await async::blocking(std::move(gather));
+  auto const prepared = co_await async::blocking([gather] { return gather->prepare(); });
+  if (!prepared) co_return std::unexpected(prepared.error());
+  co_return gather;
+}
+
+/// Of the machine that stands still.
+async::Task<SavedMachine> Sandbox::save(std::shared_ptr<Gather> gather) {
+  auto state = co_await vmm_->save_devices(base::system_clock().in(save_patience));
+  if (!state) co_return base::passing(state, "save the devices");
+  gather->state = std::move(*state);
+  auto const taken = co_await async::blocking([gather] { return gather->take(); });
+  if (!taken) co_return std::unexpected(taken.error());
+  co_return gather->saved;
 }
 
 /// The saved machine must be gone before the real one goes on: never both.
@@ -271,11 +255,11 @@ async::Task<void> Sandbox::drop_saved() {
       [store = host_.suspended, name = id()] { return store.remove(name); });
 }
 
+/// Without waiting for the disk: what is kept of it says the same, to whoever finds an older entry
+/// or none.
 async::Task<void> Sandbox::note_suspended() {
   if (SPACE_FAULT("worker.suspend.journal")) co_return injected();
-  entry_.phase = "suspended";
-  co_return co_await async::blocking(
-      [journal = host_.journal, entry = entry_] { return journal.write_durably(entry); });
+  co_return co_await write_journal("suspended");
 }
 
 /// Everything of a machine but what the store holds of it.
@@ -308,8 +292,6 @@ void Sandbox::hold_at_rest() {
 async::Task<void> Sandbox::take_snapshot(std::shared_ptr<Change> wanted) {
   if (state_ != State::running && state_ != State::paused) co_return wrong_state(describe().state);
   if (SPACE_FAULT("worker.snapshot.begun")) co_return injected();
-  auto const identity = co_await machine_identity(host_);
-  if (!identity) co_return std::unexpected(identity.error());
   SavedMachine saved;
   auto taken = co_await pause_to_save(wanted, &saved);
   if (taken && SPACE_FAULT("worker.snapshot.saved")) taken = injected();
@@ -332,11 +314,13 @@ async::Task<void> Sandbox::take_snapshot(std::shared_ptr<Change> wanted) {
 
 /// It goes on whether that worked or not.
 async::Task<void> Sandbox::pause_to_save(std::shared_ptr<Change> wanted, SavedMachine* saved) {
+  auto const gather = co_await prepare_to_save(host_.snapshots, wanted->snapshot, false);
+  if (!gather) co_return std::unexpected(gather.error());
   bool const was_paused = state_ == State::paused;
-  auto const began = base::system_clock().steady_now();
+  Laps laps;
   auto stopped = co_await vmm_->pause(soon());
   if (!stopped) co_return base::passing(stopped, "stop the machine");
-  auto done = co_await save(host_.snapshots, wanted->snapshot, false);
+  auto done = co_await save(*gather);
   if (done && SPACE_FAULT("worker.snapshot.stopped")) done = injected();
   if (!was_paused) {
     auto const resumed = co_await vmm_->resume(soon());
@@ -344,8 +328,9 @@ async::Task<void> Sandbox::pause_to_save(std::shared_ptr<Change> wanted, SavedMa
   }
   if (!done) co_return std::unexpected(done.error());
   *saved = std::move(*done);
-  saved->paused_ms =
-      std::chrono::duration<double, std::milli>(base::system_clock().steady_now() - began).count();
+  saved->paused_ms = laps.lap();
+  base::log::info("sandbox_stood_still",
+                  {{"sandbox", id()}, {"ms", saved->paused_ms}, {"bytes", saved->pages_bytes}});
   co_return base::Result<void>();
 }
 

@@ -1,5 +1,6 @@
 #include "worker/state_store.hpp"
 
+#include "async/beside.hpp"
 #include "base/log.hpp"
 #include "os/text_file.hpp"
 #include "worker/memory_pages.hpp"
@@ -190,8 +191,13 @@ base::Result<os::Fd> StateStore::create(std::string const& gathering, char const
   return open_file(gathering + "/" + file, O_RDWR | O_CREAT | O_EXCL);
 }
 
+base::Result<void> StateStore::sync(std::string const& gathering, char const* file) {
+  return sync_path(gathering + "/" + file);
+}
+
 base::Result<void> StateStore::keep(SavedMachine saved) const {
   auto const from = gathering(saved.name);
+  auto const to = path(saved.name);
   auto const disk = mark_of(from + "/disk.img");
   if (!disk) return std::unexpected(disk.error());
   saved.disk_bytes = disk->bytes;
@@ -203,25 +209,34 @@ base::Result<void> StateStore::keep(SavedMachine saved) const {
     saved.base_bytes = memory->bytes;
     saved.base_changed_ns = memory->changed_ns;
   }
-  // Here and not while they were gathered: the machine of a snapshot goes on meanwhile.
-  auto const pages = sha256_of_file(from + "/pages");
-  if (!pages) return std::unexpected(pages.error());
-  saved.pages_sha256 = *pages;
-  SealedMachine sealed;
-  sealed.manifest = wire::encode_text(saved);
-  sealed.mac = key_->mac_of(sealed.manifest);
-  auto step = write_text(from + "/manifest.json", wire::encode_text(sealed));
-  for (char const* file : {"/pages", "/state", "/disk.img", "/manifest.json", ""}) {
+  // The disk is what is waited for: the rest is done meanwhile.
+  auto writing = async::beside([pages = from + "/pages"] { return sync_path(pages); });
+  auto step = seal(std::move(saved), from);
+  auto const written = writing.get();
+  if (step) step = written;
+  for (char const* file : {"/state", "/disk.img", "/manifest.json", ""}) {
     if (step) step = sync_path(from + file);
   }
   if (!step) return step;
   // Fails where one is, because that is a directory with something in it.
-  if (::rename(from.c_str(), path(saved.name).c_str()) != 0) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
     if (errno == ENOTEMPTY || errno == EEXIST)
       return base::fail(base::Code::conflict, "there is a saved machine of this name");
     return write_failure("give a saved machine its name", from);
   }
   return sync_path(dir_);
+}
+
+base::Result<void> StateStore::seal(SavedMachine saved, std::string const& gathering) const {
+  if (saved.pages_sha256.empty()) {
+    auto pages = sha256_of_file(gathering + "/pages");
+    if (!pages) return std::unexpected(pages.error());
+    saved.pages_sha256 = std::move(*pages);
+  }
+  SealedMachine sealed;
+  sealed.manifest = wire::encode_text(saved);
+  sealed.mac = key_->mac_of(sealed.manifest);
+  return write_text(gathering + "/manifest.json", wire::encode_text(sealed));
 }
 
 void StateStore::discard(std::string const& name) const {

@@ -88,8 +88,10 @@ class StateStore {
   base::Result<std::string> begin(std::string const& name) const;
   /// A file in it, opened for reading and writing.
   static base::Result<os::Fd> create(std::string const& gathering, char const* file);
-  /// All of it durable, and under its name. Sizes and times of disk and base and the hash of the
-  /// pages are filled in.
+  /// What is in it now is on the disk, so that a later sync has little to do.
+  static base::Result<void> sync(std::string const& gathering, char const* file);
+  /// All of it durable, and under its name. Sizes and times of disk and base are filled in, and the
+  /// hash of the pages when it is not known.
   /// Errors: exhausted (no room), conflict (there is one of that name).
   base::Result<void> keep(SavedMachine saved) const;
   void discard(std::string const& name) const;
@@ -103,6 +105,8 @@ class StateStore {
   std::vector<std::string> names() const;
 
  private:
+  base::Result<void> seal(SavedMachine saved, std::string const& gathering) const;
+
   std::string path(std::string const& name) const { return dir_ + "/" + name; }
 
   std::string gathering(std::string const& name) const { return dir_ + "/.taking-" + name; }

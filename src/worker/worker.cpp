@@ -157,7 +157,7 @@ async::Task<void> Worker::make_room(wire::StartSandbox request) {
 base::Result<std::shared_ptr<Sandbox>> Worker::admit(Sandbox::New wanted) {
   auto const& request = wanted.request;
   auto reservation = host_.capacity.reserve(
-      {.memory_mib = request.memory_mib + vmm_overhead_mib(wanted.accelerator),
+      {.memory_mib = request.memory_mib + host_.overhead_mib(wanted.accelerator),
        .vcpus = request.vcpus,
        .disk_mib = request.disk_mib,
        .slots = 1});

@@ -199,7 +199,7 @@ bool Worker::roomy(MachineShape const& shape) const {
   };
   return fits(total.memory_mib,
               used.memory_mib,
-              shape.memory_mib + vmm_overhead_mib(shape.accelerator)) &&
+              shape.memory_mib + host_.overhead_mib(shape.accelerator)) &&
          fits(total.vcpus, used.vcpus, shape.vcpus) && fits(total.slots, used.slots, 1) &&
          fits(total.disk_mib, used.disk_mib, std::uint64_t{shape.disk_mib} + shape.memory_mib);
 }
