@@ -14,19 +14,25 @@ def first_ids(platform, make):
     handle = sandbox.commands.run("sleep 600", background=True, timeout=0)
     operations = platform.api("GET", "/v1/operations?limit=10")["operations"]
     keys = platform.api("GET", "/v1/keys")["keys"]
+    me = platform.api("GET", "/v1/me")
+    snapshot = platform.api("POST", f"/v1/sandboxes/{sandbox.sandbox_id}/snapshots?wait=60", {})["snapshot"]
+    assert snapshot["state"] == "ready", snapshot
     return sandbox, {
         "sandbox": sandbox.sandbox_id, "sandboxID": sandbox.sandbox_id, "id": sandbox.sandbox_id,
         "command": str(handle.pid), "pid": str(handle.pid), "operation": operations[0]["id"] if operations else "o" + "0" * 20,
         "key": keys[0]["id"], "project": keys[0].get("project", "p" + "0" * 20),
-        "level": "project", "subject": platform.api("GET", "/v1/me")["project"], "credential": "theirs", "snapshot": "s" + "0" * 20,
+        "level": "project", "subject": me["project"], "credential": "theirs", "snapshot": snapshot["id"],
+        "organisation": me["organisation"],
     }
 
 
 def test_a_strangers_key_sees_nothing(platform, make):
     sandbox, ids = first_ids(platform, make)
     platform.api("PUT", "/v1/credentials/theirs", {"value": "x", "binding": {"hosts": ["a.example"], "header": "x-key"}})
-    stranger_project = platform.api("POST", "/v1/projects", {"name": "stranger"})
-    stranger = platform.api("POST", "/v1/keys", {"name": "s", "role": "admin", "project": stranger_project["id"]})["key"]
+    elsewhere = platform.api("POST", "/v1/organisations", {"name": "strangers"})
+    stranger_project = platform.api("POST", "/v1/projects", {"name": "stranger", "organisation": elsewhere["id"]})
+    stranger_key = platform.api("POST", "/v1/keys", {"name": "s", "role": "admin", "project": stranger_project["id"]})
+    stranger = stranger_key["key"]
     description = platform.api("GET", "/openapi.json")
     before = platform.api("GET", f"/v1/sandboxes/{sandbox.sandbox_id}")
     tried = 0
@@ -55,7 +61,15 @@ def test_a_strangers_key_sees_nothing(platform, make):
     drop = lambda row: {k: v for k, v in row.items() if k not in ("last_used_at",)}
     assert json.dumps(drop(before), sort_keys=True) == json.dumps(drop(after), sort_keys=True)
     assert sandbox.commands.run("echo mine").stdout == "mine\n"
-    assert platform.api("GET", "/v1/sandboxes", key=stranger)["sandboxes"] == []
+    assert platform.api("GET", f"/v1/snapshots/{ids['snapshot']}")["state"] == "ready"
+    for collection in ("sandboxes", "snapshots", "operations", "credentials"):
+        assert platform.api("GET", f"/v1/{collection}", key=stranger)[collection] == [], collection
+    assert [one["id"] for one in platform.api("GET", "/v1/keys", key=stranger)["keys"]] == [stranger_key["id"]]
+    # What it may name to start from is its own as well.
+    with pytest.raises(ApiError) as raised:
+        platform.api("POST", "/v1/sandboxes", {"snapshot": ids["snapshot"]}, key=stranger)
+    assert raised.value.status == 404, raised.value
+    platform.api("DELETE", f"/v1/snapshots/{ids['snapshot']}")
 
 
 def test_a_revoked_key_is_dead_with_the_next_request(platform):
