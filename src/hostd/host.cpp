@@ -219,8 +219,22 @@ Answer Host::make_slot(std::uint32_t slot) {
   kept.netns = std::move(network->netns);
   kept.tap = std::move(network->tap);
   kept.rules = RuleState(network->rules_generation);
-  kept_.insert_or_assign(slot, std::move(kept));
+  kept.net_bytes_per_s = 0;
+  auto& made = kept_.insert_or_assign(slot, std::move(kept)).first->second;
+  // Here, and not while somebody waits for a machine. Its start tries again when this fails.
+  auto const limited = limit_network_of(made, std::uint64_t{config_.net_mib_per_s_max} << 20);
+  static_cast<void>(limited);
   return plain(Status::ok);
+}
+
+/// Nothing to do when it is known to have that budget; 0 is none.
+base::Result<void> Host::limit_network_of(Kept& kept, std::uint64_t bytes_per_s) {
+  if (kept.net_bytes_per_s == bytes_per_s) return {};
+  auto const netns = os::FdRef(kept.netns);
+  auto limited = kept.rules.change(netns, [&] { return limit_network(netns, bytes_per_s); });
+  kept.net_bytes_per_s.reset();
+  if (limited) kept.net_bytes_per_s = bytes_per_s;
+  return limited;
 }
 
 Answer Host::remove_slot(std::uint32_t slot) {

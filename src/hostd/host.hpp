@@ -61,6 +61,7 @@ class Host {
     bool child = false;
     std::optional<int> wait_status;
     RuleState rules;
+    std::optional<std::uint64_t> net_bytes_per_s;  // the budget in its rules, where we made them
   };
 
   struct KeptGateway {
@@ -137,6 +138,7 @@ class Host {
   SlotState state_of(std::uint32_t slot);
   bool find_machine(std::uint32_t slot);
   base::Result<int> netns_of(std::uint32_t slot);
+  base::Result<void> limit_network_of(Kept& kept, std::uint64_t bytes_per_s);
   void describe(std::uint32_t slot, Reply& reply);
 
   bool watches_rules() const;

@@ -147,8 +147,7 @@ Answer Host::start_vmm(Request const& request, Passed const& passed) {
   return answer_of(callers_bug ? Status::refused : Status::failed, answer.error().message());
 }
 
-base::Result<Host::Files> Host::reopen_files(Machine const& machine,
-                                             Passed const& passed) {
+base::Result<Host::Files> Host::reopen_files(Machine const& machine, Passed const& passed) {
   Files opened;
   auto own_disk = reopen_disk(passed.disk, opened.disk_bytes);
   if (!own_disk) return base::passing(own_disk);
@@ -179,14 +178,9 @@ base::Result<Answer> Host::try_start(Request const& request, Files opened) {
   os::Fd const errors_write(ends[1]);
 
   // From here on the slot is used up, whatever happens.
-  base::Result<void> step;
-  if (request.machine.net_bytes_per_s_max > 0) {
-    auto netns = netns_of(slot);
-    if (!netns) return base::passing(netns);
-    step = kept_[slot].rules.change(os::FdRef(*netns), [&] {
-      return limit_network(os::FdRef(*netns), request.machine.net_bytes_per_s_max);
-    });
-  }
+  auto netns = netns_of(slot);
+  if (!netns) return base::passing(netns);
+  auto step = limit_network_of(kept_[slot], request.machine.net_bytes_per_s_max);
   if (step) step = groups_->make(group_of(slot), limits_for(request.machine, opened.disk));
   if (step && SPACE_FAULT("hostd.vmm.group_made"))
     step = base::fail(base::Code::internal, "told to fail");

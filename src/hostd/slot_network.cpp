@@ -113,14 +113,17 @@ base::Result<os::Fd> reopen_tap(os::FdRef netns) {
 }
 
 base::Result<void> limit_network(os::FdRef netns, std::uint64_t bytes_per_s) {
-  auto const burst = std::max<std::uint64_t>(bytes_per_s, 65536);
-  auto const rules = fmt::format(
-      "add rule netdev guard budget_in limit rate over {0} bytes/second burst {1} bytes counter "
-      "drop\n"
-      "add rule inet steer budget_out limit rate over {0} bytes/second burst {1} bytes counter "
-      "drop\n",
-      bytes_per_s,
-      burst);
+  std::string rules =
+      "flush chain netdev guard budget_in\n"
+      "flush chain inet steer budget_out\n";
+  if (bytes_per_s > 0)
+    rules += fmt::format(
+        "add rule netdev guard budget_in limit rate over {0} bytes/second burst {1} bytes counter "
+        "drop\n"
+        "add rule inet steer budget_out limit rate over {0} bytes/second burst {1} bytes counter "
+        "drop\n",
+        bytes_per_s,
+        std::max<std::uint64_t>(bytes_per_s, 65536));
   auto inside = os::InNetns::enter(netns);
   if (!inside) return base::passing(inside);
   return load_rules(rules);
@@ -143,15 +146,15 @@ base::Result<void> let_through(os::FdRef netns, Passage const& passage) {
   return load_rules(rules);
 }
 
-base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port) {
-  os::Fd socket;
-  {
 base::Result<void> close_slot(os::FdRef netns) {
   auto inside = os::InNetns::enter(netns);
   if (!inside) return base::passing(inside);
   return load_rules(std::string("flush ruleset\n") + slot_rules);
 }
 
+base::Result<os::Fd> dial_guest(os::FdRef netns, std::uint16_t port) {
+  os::Fd socket;
+  {
     auto inside = os::InNetns::enter(netns);
     if (!inside) return base::passing(inside);
     socket = os::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

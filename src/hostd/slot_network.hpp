@@ -28,8 +28,8 @@ base::Result<SlotNetwork> make_slot_network();
 base::Result<os::Fd> reopen_tap(os::FdRef netns);
 
 /// Polices both directions to so many bytes a second each (bursts of one second's worth, at least
-/// 64 KiB). In the slot's kernel rules, where a VMM that was taken over cannot change it. Once per
-/// slot.
+/// 64 KiB), or lifts that (0). In the slot's kernel rules, where a VMM that was taken over cannot
+/// change it.
 base::Result<void> limit_network(os::FdRef netns, std::uint64_t bytes_per_s);
 
 /// Replaces what the guard lets through to the gateway besides synthetic addresses, in one

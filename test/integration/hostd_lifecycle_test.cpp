@@ -425,6 +425,7 @@ TEST_F(HostdTest, AppliesTheLimitsOfAMachine) {
   auto const rules = os::read_text(path).value_or("");
   EXPECT_THAT(rules, testing::ContainsRegex("chain budget_in \\{\n\t\tlimit rate over .*second"));
   EXPECT_THAT(rules, testing::ContainsRegex("chain budget_out \\{\n\t\tlimit rate over .*second"));
+  EXPECT_THAT(rules, testing::Not(HasSubstr("64 mbytes/second"))) << "that of its making is gone";
   // and the group.
   auto const groups = os::open_control_groups(installation_.config().instance);
   auto const doors = groups->doors("slot-6");
