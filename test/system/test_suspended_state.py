@@ -2,6 +2,7 @@
 what was open to the outside ends; a damaged state is named and kept."""
 
 import json
+import socket
 import threading
 import time
 
@@ -42,7 +43,7 @@ def ask(sandbox) -> dict:
     return said
 
 
-def test_three_cycles_keep_every_write_and_the_process_that_makes_them(platform, make):
+def test_three_cycles_keep_every_write_and_the_process_that_makes_them(platform, make, request):
     sandbox = make()
     sandbox.files.write("/home/user/server.py", SERVER)
     stream = sandbox.commands.run("python3 /home/user/server.py", background=True, timeout=0)
@@ -69,7 +70,7 @@ def test_three_cycles_keep_every_write_and_the_process_that_makes_them(platform,
         change(platform, sandbox, "suspend")
         if cycle == 0:
             assert ended.wait(30), "a stream that was open ends, and does not hang"
-            time.sleep(5)  # the clock has something to catch up
+            time.sleep(90 if request.config.getoption("--long") else 5)  # the clock has something to catch up
         change(platform, sandbox, "resume")
         sandbox = Sandbox.connect(sandbox.sandbox_id)
         said = ask(sandbox)
@@ -99,3 +100,64 @@ def test_a_damaged_state_is_refused_by_name_and_the_sandbox_kept(platform, make)
     pages.write_bytes(good)
     sandbox = Sandbox.connect(sandbox.sandbox_id)
     assert sandbox.files.read("/home/user/mark") == "kept"
+
+
+HOLDER = r'''
+import socket, threading, time
+listener = socket.create_server(("0.0.0.0", 8001))
+def note(text):
+    with open("/home/user/ends", "a") as file:
+        file.write(text + "\n")
+def hold(peer, speaks):
+    got = 0
+    try:
+        while True:
+            if speaks:
+                time.sleep(0.5)
+                peer.sendall(b"x")
+                continue
+            data = peer.recv(4096)
+            if not data:
+                return note("silent closed")
+            got += len(data)
+            note("silent got")
+    except OSError as error:
+        note(("speaks " if speaks else "silent ") + type(error).__name__)
+for speaks in (False, True):
+    peer, _ = listener.accept()
+    note("accepted")
+    threading.Thread(target=hold, args=(peer, speaks)).start()
+'''
+
+
+def lines(sandbox, path):
+    return sandbox.files.read(path).split("\n") if sandbox.files.exists(path) else []
+
+
+def test_connections_of_the_life_before_end_on_both_sides(platform, make):
+    sandbox = make()
+    sandbox.files.write("/home/user/holder.py", HOLDER)
+    sandbox.commands.run("python3 /home/user/holder.py", background=True, timeout=0)
+    sandbox.commands.run("until grep -q :1F41 /proc/net/tcp; do sleep 0.1; done", timeout=60)
+    outside = []
+    for count in (1, 2):
+        peer = socket.create_connection(("127.0.0.1", platform.http_port), timeout=60)
+        peer.sendall(f"POST / HTTP/1.1\r\nHost: 8001-{sandbox.sandbox_id}.{platform.domain}\r\n"
+                     "Content-Length: 100\r\n\r\nbegun".encode())
+        outside.append(peer)
+        eventually(lambda: lines(sandbox, "/home/user/ends").count("accepted") == count, 30, "it is accepted")
+    change(platform, sandbox, "suspend")
+    for peer in outside:
+        peer.settimeout(20)
+        while peer.recv(4096):  # an answer that says so, or nothing; but an end
+            pass
+        peer.close()
+    change(platform, sandbox, "resume")
+    sandbox = Sandbox.connect(sandbox.sandbox_id)
+
+    def ended():
+        said = lines(sandbox, "/home/user/ends")
+        return [one for one in said if one.startswith("speaks ")] and \
+            [one for one in said if one.startswith("silent ") and one != "silent got"] and said
+
+    eventually(ended, 60, "both connections in the guest have an end")
