@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <unistd.h>
 
 namespace worker {
@@ -302,6 +304,16 @@ base::Result<void> DiskPool::has_room(std::uint64_t disk_mib, std::uint64_t head
                     fmt::format("the file system under this host's disk pool has {} MiB free: "
                                 "something other than sandboxes fills it",
                                 free_mib(below)));
+}
+
+base::Result<void> DiskPool::settle() const {
+  os::Fd const pool(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!pool) return base::fail_errno("open the pool", dir_);
+  struct statfs about{};
+  if (::fstatfs(pool.get(), &about) != 0) return base::fail_errno("measure the pool", dir_);
+  if (about.f_type != BTRFS_SUPER_MAGIC) return {};
+  if (::syncfs(pool.get()) != 0) return base::fail_errno("write the pool's changes to disk", dir_);
+  return {};
 }
 
 }  // namespace worker

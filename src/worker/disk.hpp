@@ -70,6 +70,9 @@ class DiskPool {
   /// beside it, or the one below it that holds the pool's image none for the headroom. Then
   /// somebody else has filled it, because what was promised here always fits. Two calls of statvfs.
   base::Result<void> has_room(std::uint64_t disk_mib, std::uint64_t headroom_mib) const;
+  /// What was removed from btrfs counts as free with its next commit only, half a minute later:
+  /// this is that commit. Nothing on other file systems.
+  base::Result<void> settle() const;
 
  private:
   base::Result<void> fill(os::FdRef from, os::Fd const& to) const;

@@ -61,6 +61,7 @@ Worker::Worker(asio::any_io_executor executor, wire::Config config)
     : host_(executor, std::move(config)),
       proving_(executor),
       taking_(executor),
+      settling_(executor),
       ahead_changed_(executor),
       tasks_(executor) {}
 
@@ -86,18 +87,36 @@ async::Task<wire::WorkerSandbox> Worker::start(wire::StartSandbox request) {
   MachineShape const shape{
       request.build, *accelerator, request.vcpus, request.memory_mib, request.disk_mib};
   co_await wait_looked_at(shape);
+  bool settled = false;  // the pool, so that what was just removed is free
   for (;;) {
     auto room = co_await make_room(request);
     if (!room) co_return std::unexpected(std::move(room.error()));
     if (auto const same = find(request.sandbox)) co_return co_await outcome_of(same);
     auto placed = place(request, *accelerator, received);
     if (placed) co_return co_await outcome_of(std::move(*placed));
-    // Machines of nobody make room for somebody's; next to none in a pool that others have filled.
-    bool const full = placed.error().code() == base::Code::exhausted &&
-                      host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib).has_value();
-    bool const freed = full && co_await give_up_warm();
+    bool const full = placed.error().code() == base::Code::exhausted;
+    bool const pool_full =
+        full && !host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib).has_value();
+    bool freed = false;
+    if (pool_full && !settled) {
+      settled = freed = true;
+      co_await settle_pool();
+    } else if (full && !pool_full) {
+      // Machines of nobody make room for somebody's; next to none in a pool that others filled.
+      freed = co_await give_up_warm();
+    }
     if (!freed) co_return std::unexpected(std::move(placed.error()));
   }
+}
+
+/// One for all who asked before it began.
+asio::awaitable<void> Worker::settle_pool() {
+  auto const asked = base::system_clock().steady_now();
+  auto const turn = co_await settling_.enter();
+  if (settle_began_ > asked) co_return;
+  settle_began_ = base::system_clock().steady_now();
+  auto const done = co_await async::blocking([pool = host_.disks] { return pool.settle(); });
+  if (!done) base::log::warn("pool_not_settled", {{"what", done.error().message()}});
 }
 
 /// A waiting machine that fits, or a new one. At once: nobody can come between.

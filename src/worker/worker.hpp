@@ -130,7 +130,7 @@ class Worker {
   async::Turnstile proving_;
   async::Turnstile taking_;    // of snapshots: one at a time
   async::Turnstile settling_;  // of the pool
-  base::SteadyTime settle_next_{};
+  base::SteadyTime settle_began_{};
   bool draining_ = false;
   int uplink_failures_ = 0;  // of its rules, in a row
   base::Result<void> guest_known_;
