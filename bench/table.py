@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the table of a result of compare.py or lives.py into docs/benchmarks.md, between its two marks: bench/table.py RESULT.json
+"""Writes the table of a result of compare.py, lives.py or gateway.py into docs/benchmarks.md, between its two marks: bench/table.py RESULT.json
 
 Every figure comes from the document; nothing is typed in by hand. `--check` writes nothing and fails when the
 page does not show the document."""
 import json
 import pathlib
 import sys
+
+import gateway_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -140,7 +142,7 @@ def kind_of(document):
 
 
 def made(document, source):
-    lines = compared(document) if document["what"] == "compare" else lived(document)
+    lines = {"compare": compared, "lives": lived, "gateway": gateway_table.lines}[document["what"]](document)
     return "\n".join([BEGIN.format(kind_of(document), source), *lines, END])
 
 
