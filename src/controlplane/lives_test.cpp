@@ -266,6 +266,29 @@ TEST(Lives, ACommandWakesASandboxThatWantsIt) {
   });
 }
 
+TEST(Lives, ACommandWaitsForTheEndOfAChangeThatIsUnderWay) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox(R"({"auto_resume":false})");
+    auto const path = "/v1/sandboxes/" + id;
+    bench.worker.move_delay = 200ms;
+    bench.worker.move_refusal = base::Error(base::Code::exhausted, "the pool is full");
+    auto const refused = co_await bench.ask("POST", path + "/suspend");
+    EXPECT_EQ(state_of(refused), "suspending");
+    auto const goes_on = co_await bench.ask("GET", path + "/commands");
+    EXPECT_EQ(goes_on.status, 200) << goes_on.text;
+    bench.worker.move_refusal.reset();
+    auto const asleep = co_await bench.ask("POST", path + "/suspend");
+    EXPECT_EQ(state_of(asleep), "suspending");
+    auto const sleeps = co_await bench.ask("GET", path + "/commands");
+    EXPECT_EQ(sleeps.status, 409) << sleeps.text;
+    EXPECT_THAT(sleeps.message(), HasSubstr("is suspended"));
+    auto const coming = co_await bench.ask("POST", path + "/resume");
+    EXPECT_EQ(state_of(coming), "restoring");
+    auto const awake = co_await bench.ask("GET", path + "/commands");
+    EXPECT_EQ(awake.status, 200) << awake.text;
+  });
+}
+
 TEST(Lives, ARestartedWorkerIsWaitedFor) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();

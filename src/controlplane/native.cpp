@@ -174,6 +174,15 @@ async::Task<store::SandboxRow> Native::live(Call& call) {
 async::Task<GuestTarget> Native::guest_of(Call& call) {
   auto row = co_await live(call);
   if (!row) co_return base::passing(row);
+  // On its way somewhere: where it arrives decides. One that wakes by itself is waited for below.
+  auto const until = base::system_clock().in(options_.wake_max);
+  while (domain::is_transitional(row->state) && row->state != domain::SandboxState::deleting &&
+         !row->auto_resume && base::system_clock().steady_now() < until) {
+    co_await async::sleep_for(std::chrono::milliseconds(50));
+    call.deadline = base::system_clock().in(options_.after_wake);
+    row = co_await live(call);
+    if (!row) co_return base::passing(row);
+  }
   bool const asleep =
       row->state != domain::SandboxState::creating && row->state != domain::SandboxState::deleting;
   if (row->state != domain::SandboxState::running && asleep && row->auto_resume) {
