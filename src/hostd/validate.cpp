@@ -85,8 +85,7 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
     return "action: unknown";
   }
   bool const of_no_slot = action == Action::hello || action == Action::check_uplink;
-  if (of_no_slot ? request.slot != 0 : request.slot >= bounds.slots)
-    return "slot: out of range";
+  if (of_no_slot ? request.slot != 0 : request.slot >= bounds.slots) return "slot: out of range";
   if (action == Action::dial ? !in(request.port, 1, 65'535) : request.port != 0)
     return "port: 1 to 65535, for dial only";
   if (action == Action::start_vmm) {
