@@ -116,11 +116,13 @@ std::vector<wire::PolicyRule> transforms_of(json::object const& network,
     secure.id = "rules." + name->str();
     secure.hosts = {name->str()};
     secure.ports = {443};
+    secure.http.emplace().websocket = true;
     secure.inject = std::move(injections);
     wire::PolicyRule plain;
     plain.id = secure.id + ".80";
     plain.hosts = secure.hosts;
     plain.ports = {80};
+    plain.http = secure.http;
     out.push_back(std::move(secure));
     out.push_back(std::move(plain));
   }
@@ -142,6 +144,7 @@ wire::Policy egress_of(json::value const& kept) {
   if (closed) policy.posture = wire::Posture::allowlist;
   wire::PolicyRule names;
   names.id = "allowOut";
+  names.http.emplace().websocket = true;  // these lists speak of hosts, whatever is done there
   for (auto const& one : list_in(network, "allowOut")) {
     if (!is_address(one))
       names.hosts.push_back(one);

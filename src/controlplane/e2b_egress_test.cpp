@@ -75,6 +75,22 @@ TEST(E2bEgress, ListsBecomeAPolicy) {
   }
 }
 
+TEST(E2bEgress, WhatIsDoneAtAnAllowedHostIsFreeWebSocketsIncluded) {
+  for (
+      auto const* settings :
+      {R"({"allowOut":["allowed.example"],"denyOut":["0.0.0.0/0"]})",
+       R"({"allowOut":["allowed.example"],"denyOut":["0.0.0.0/0"],"rules":{"allowed.example":[{"transform":{"headers":{"x-key":""}}}]}})",
+       "null"}) {
+    auto const policy = e2b::egress_of(taken(wire::parse_json(settings)));
+    auto const compiled = taken(domain::EgressPolicy::compile({1, {{"sandbox", policy}}}));
+    for (std::uint16_t const port : {std::uint16_t{443}, std::uint16_t{80}}) {
+      domain::RequestTuple const request{
+          domain::HostName::parse("allowed.example").value(), port, "GET", "/ws", true};
+      EXPECT_TRUE(compiled->judge_request(request).allowed) << settings << port;
+    }
+  }
+}
+
 TEST(E2bEgress, IsOfTheSandboxAndReplacedWhileItRuns) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     co_await bench.stop_api();
