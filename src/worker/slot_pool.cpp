@@ -152,6 +152,7 @@ asio::awaitable<void> SlotPool::refill() {
     }
     states_[*slot] = State::making;
     auto const made = co_await make_in_kernel(*slot);
+    if (made && with_gateways_) co_await start_spare_gateway(hostd_, *slot);
     states_[*slot] = made ? State::ready : State::free;
     changed_.notify_all();
     if (made) {
@@ -165,7 +166,6 @@ asio::awaitable<void> SlotPool::refill() {
     pause = std::min(pause * 2, std::chrono::milliseconds(10'000));
   }
 }
-    if (made && with_gateways_) co_await start_spare_gateway(hostd_, *slot);
 
 asio::awaitable<void> SlotPool::close() {
   tasks_.cancel();
