@@ -219,7 +219,8 @@ async::Task<Reply> Native::create_sandbox(Call& call) {
   spec.timeout_s = timeout->present ? timeout->seconds.value_or(0) : options_.default_timeout_s;
   spec.on_timeout = std::move(body->on_timeout);
   if (body->idle_timeout_s) {
-    if (*body->idle_timeout_s < 0 || *body->idle_timeout_s > std::numeric_limits<std::int32_t>::max())
+    if (*body->idle_timeout_s < 0 ||
+        *body->idle_timeout_s > std::numeric_limits<std::int32_t>::max())
       co_return base::fail(Code::invalid_argument,
                            "idle_timeout_s: expected a number of seconds, or 0 for never");
     spec.idle_timeout_s = static_cast<std::uint32_t>(*body->idle_timeout_s);

@@ -25,8 +25,8 @@ struct CreateSpec {
   std::vector<store::SandboxCredential> credentials;  // that its policy names, for it alone
   std::string api = "native";
   std::string snapshot;  // id or name: starts from it instead of the template, with its size
-  std::optional<std::uint32_t> idle_timeout_s;  // 0: never
-  std::string parent;                           // of a fork
+  std::optional<std::uint32_t> idle_timeout_s;     // 0: never
+  std::string parent;                              // of a fork
   std::optional<store::SnapshotRow> snapshot_row;  // of a fork: its hidden snapshot
 };
 
@@ -67,12 +67,12 @@ using Forked = base::Result<Started>;
 class SandboxService {
  public:
   struct Options {
-    std::string instance;                     // this process, as lease owner
-    std::chrono::seconds lease{15};           // of operations; renewed every third of it
-    std::chrono::seconds start_timeout{180};  // the worker's whole start
-    std::chrono::seconds remove_timeout{30};  // the worker's whole release
+    std::string instance;                       // this process, as lease owner
+    std::chrono::seconds lease{15};             // of operations; renewed every third of it
+    std::chrono::seconds start_timeout{180};    // the worker's whole start
+    std::chrono::seconds remove_timeout{30};    // the worker's whole release
     std::chrono::seconds suspend_timeout{180};  // the worker's whole capture
-    std::chrono::seconds patience{8};         // for a worker that does not answer at all
+    std::chrono::seconds patience{8};           // for a worker that does not answer at all
     // For any worker at all. The supervisor's longest pause before a restart is 5 s.
     std::chrono::seconds worker_back{15};
     std::uint32_t timeout_s_max = 30 * 86'400;
@@ -228,9 +228,9 @@ class SandboxService {
   async::Task<wire::WorkerSandbox> ask_to_move(std::shared_ptr<Moving> moving);
   async::Task<wire::WorkerSandbox> ask_to_restore(std::shared_ptr<Moving> moving,
                                                   base::Deadline deadline);
+  asio::awaitable<bool> ends_meanwhile(std::shared_ptr<Moving> moving);
   asio::awaitable<void> settle_move(std::shared_ptr<Moving> moving,
                                     base::Result<wire::WorkerSandbox> machine);
-  asio::awaitable<bool> ends_meanwhile(std::shared_ptr<Moving> moving);
   asio::awaitable<void> run_snapshot(std::shared_ptr<Taking> taking);
   async::Task<CreateSpec> spec_of_fork(store::SandboxRow row, base::Deadline deadline);
   async::Task<Started> settled_copy(Started copy, base::Deadline until);
