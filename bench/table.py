@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the table of a result of compare.py, lives.py or gateway.py into docs/benchmarks.md, between its two marks: bench/table.py RESULT.json
+"""Writes the table of a result of compare.py, lives.py or many.py into docs/benchmarks.md, between its two marks: bench/table.py RESULT.json
 
 Every figure comes from the document; nothing is typed in by hand. `--check` writes nothing and fails when the
 page does not show the document."""
@@ -131,6 +131,53 @@ def lived(document):
         f = document["fork"]
         line(f"fork of one, {f['dirty_mib']} MiB changed, until its copy runs", f["fork_ms"], "create from the base snapshot",
              document["suspend"]["create_ms"], "–")
+    for name in ("fork", "fork_large"):
+        f = document.get(name)
+        if f and f.get("silence_ms", {}).get("n"):
+            stood, told, kept = f["silence_ms"]["p50"] - f["usual_silence_ms"]["p50"], f["told_ms"], f["kept_mib"]["p50"]
+            lines.append(f"| parent stands still for a fork, {f['dirty_mib']} MiB changed, {kept:.0f} MiB kept, seen from outside | {ms(max(stood, 0))} "
+                         f"(its worker: {ms(told['p50'])}) | 50 ms + 25 ms per 100 MiB | {ms(50 + kept / 4)} | {max(stood, 0) / (50 + kept / 4):.2f} | ≤ 1 | "
+                         f"{f['silence_ms']['n']} of {document['count']} |")
+    if document.get("errors"):
+        lines += ["", "Failed: " + "; ".join(document["errors"][:3])]
+    return lines
+
+
+def crowded(document):
+    """A hundred at once, hundreds in a row, and the memory of idle ones."""
+    lines = [where(document, f"driver {document['driver']} with {document['accelerator']}; ")]
+    verdict = lambda good: "reached" if good else "**not reached**"
+    if b := document.get("burst"):
+        allowed = 1.3 * b["count"] * b["cpu_of_one_ms"] / document["host"]["cores"]
+        lines += ["", f"{b['count']} creates at the same moment, none by a warm machine; limits of memory and vCPUs raised, because a host like this "
+                  "admits 26 machines of 512 MiB by itself. One create, of ten in a row, takes "
+                  f"{ms(b['one_ms']['p50'])} ms and {b['cpu_of_one_ms']:,.0f} ms of the host's processors.", "",
+                  "| wanted | measured | |", "|---|---|---|",
+                  f"| none fails | {b['succeeded']} of {b['count']} succeeded | {verdict(b['succeeded'] == b['count'])} |",
+                  f"| wall time ≤ 1.3 × {b['count']} × the processor time of one ÷ cores = {allowed:,.0f} ms | {b['wall_ms']:,} ms, {b['wall_ms'] / allowed * 1.3:.2f} × "
+                  f"| {verdict(b['wall_ms'] <= allowed)} |",
+                  f"| nothing stays when all are deleted | {'nothing' if b['nothing_stays'] else 'something'} | {verdict(b['nothing_stays'])} |",
+                  f"| private pages of an idle guest ≤ 8 MiB | {b['memory']['guest_mib']['p50']:.1f} MiB (p90 {b['memory']['guest_mib']['p90']:.1f}), the rest of its "
+                  f"emulator {b['memory']['rest_mib']['p50']:.1f} MiB | {verdict(b['memory']['guest_mib']['p90'] <= 8)} |"]
+    if r := document.get("row"):
+        quotient = r["create_last_ms"]["p50"] / r["create_first_ms"]["p50"]
+        resident = [sum(one["resident_kib"] for one in r["programs"][at].values()) / 1024 for at in (1, -1)]
+        files = [sum(one["files"] for one in r["programs"][at].values()) for at in (1, -1)]
+        lines += ["", f"{r['count']} creates and deletes in a row, by the base snapshot:", "", "| wanted | measured | |", "|---|---|---|",
+                  f"| the last tenth as quick as the first | create {ms(r['create_first_ms']['p50'])} ms in the first, {ms(r['create_last_ms']['p50'])} in the last, "
+                  f"delete {ms(r['delete_first_ms']['p50'])} and {ms(r['delete_last_ms']['p50'])} | {verdict(quotient <= 1.1)} |",
+                  f"| nothing stays | {r['succeeded']} of {r['count']} succeeded; {'nothing held' if r['held_before'] == r['held_after'] else r['held_after']}; the five programs "
+                  f"after a tenth and at the end: {resident[0]:.1f} and {resident[1]:.1f} MiB resident, {files[0]} and {files[1]} open files | "
+                  f"{verdict(r['succeeded'] == r['count'] and r['held_before'] == r['held_after'])} |"]
+    if rows := document.get("memory"):
+        lines += ["", "Private memory of a clone of 512 MiB, MiB, and what programs cost in it, ms (medians), by the size of the emulator's translation cache "
+                  "(`translation_cache_mib`):", "",
+                  "| cache | guest, idle | emulator, idle | guest, after use | emulator, after use | first `bash -l -c`, later | first `python3 -c`, later |",
+                  "|---|---|---|---|---|---|---|"]
+        for row in rows:
+            uses = [f"{ms(row['uses'][name]['first_ms']['p50'])}, {ms(row['uses'][name]['later_ms']['p50'])}" for name in ("bash -l -c", "python3 -c")]
+            figures = [f"{row[when][what]['p50']:.1f}" for when in ("idle", "used") for what in ("guest_mib", "rest_mib")]
+            lines.append("| " + " | ".join([f"{row['translation_cache_mib']} MiB", *figures, *uses]) + " |")
     if document.get("errors"):
         lines += ["", "Failed: " + "; ".join(document["errors"][:3])]
     return lines
@@ -142,7 +189,7 @@ def kind_of(document):
 
 
 def made(document, source):
-    lines = {"compare": compared, "lives": lived, "gateway": gateway_table.lines}[document["what"]](document)
+    lines = {"compare": compared, "lives": lived, "many": crowded, "gateway": gateway_table.lines}[document["what"]](document)
     return "\n".join([BEGIN.format(kind_of(document), source), *lines, END])
 
 
