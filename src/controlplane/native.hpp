@@ -107,6 +107,9 @@ class Native {
 
   // native_lives.cpp
   static std::vector<Row> lives_table();
+  /// Pause or suspend: what they are asked and answer is the same.
+  using Stop = async::Task<Started> (SandboxService::*)(Asker, std::string, base::Deadline);
+  async::Task<Reply> stop_sandbox(Call& call, Stop stop);
   async::Task<Reply> pause_sandbox(Call& call);
   async::Task<Reply> suspend_sandbox(Call& call);
   async::Task<Reply> resume_sandbox(Call& call);

@@ -81,28 +81,24 @@ std::vector<Native::Row> Native::lives_table() {
 
 // clang-format on
 
-async::Task<Reply> Native::pause_sandbox(Call& call) {
+async::Task<Reply> Native::stop_sandbox(Call& call, Stop stop) {
   auto row = co_await live(call);
   if (!row) co_return base::passing(row);
   if (auto ok = call.allow_query({"wait"}); !ok) co_return base::passing(ok);
   auto const wait = wait_of(call, options_.wait_max);
   if (!wait) co_return std::unexpected(wait.error());
-  auto started = co_await service_.pause(asker_of(call), row->public_id, call.deadline);
+  auto started = co_await (service_.*stop)(asker_of(call), row->public_id, call.deadline);
   if (!started) co_return base::passing(started);
   auto reply = co_await answer_change(call, std::move(*started), *wait, 200);
   co_return reply;
 }
 
+async::Task<Reply> Native::pause_sandbox(Call& call) {
+  return stop_sandbox(call, &SandboxService::pause);
+}
+
 async::Task<Reply> Native::suspend_sandbox(Call& call) {
-  auto row = co_await live(call);
-  if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"wait"}); !ok) co_return base::passing(ok);
-  auto const wait = wait_of(call, options_.wait_max);
-  if (!wait) co_return std::unexpected(wait.error());
-  auto started = co_await service_.suspend(asker_of(call), row->public_id, call.deadline);
-  if (!started) co_return base::passing(started);
-  auto reply = co_await answer_change(call, std::move(*started), *wait, 200);
-  co_return reply;
+  return stop_sandbox(call, &SandboxService::suspend);
 }
 
 async::Task<Reply> Native::resume_sandbox(Call& call) {
