@@ -321,8 +321,9 @@ void FakeHostd::obey(Slot& slot, std::string const& line) {
   if (name == "migrate-incoming") {
     std::array<char, 256> state{};
     auto const got = ::read(slot.passed.get(), state.data(), state.size());
-    bool const fits = got >= 5 && std::string_view(state.data(), static_cast<std::size_t>(got))
-                                      .ends_with("STATE");
+    bool const fits =
+        got >= 5 &&
+        std::string_view(state.data(), static_cast<std::size_t>(got)).ends_with("STATE");
     if (!fits || refuse_restore) {
       ::kill(slot.pid, SIGKILL);
       slot.qmp.reset();

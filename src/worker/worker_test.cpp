@@ -236,6 +236,24 @@ TEST(Worker, RefusesWhatDoesNotFitWithASentence) {
   });
 }
 
+TEST(Worker, ANewSandboxIsRefusedWhereSomebodyElseFilledThePool) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    auto& host = life->worker.host();
+    auto const file_system = std::filesystem::space(rig->config.pool());
+    // As if so much were taken by others: promised is far less than the disk may be.
+    auto request = Rig::request();
+    request.disk_mib = static_cast<std::uint32_t>((file_system.available >> 20U) + 1000);
+    host.capacity.set_disk_total(request.disk_mib + 1'000'000ULL);
+    auto const refused = co_await life->worker.start(request);
+    EXPECT_EQ(refused.error().code(), Code::exhausted);
+    EXPECT_NE(refused.error().message().find("something other than sandboxes fills the pool"),
+              std::string::npos)
+        << refused.error().message();
+    co_await expect_empty(rig, life);
+    EXPECT_TRUE(co_await life->worker.start(Rig::request()));
+  });
+}
+
 TEST(Worker, BadRequestsNameTheField) {
   auto const wrong = [](auto change) {
     auto request = Rig::request();
@@ -281,24 +299,6 @@ TEST(Worker, ADeleteDuringTheStartEndsBoth) {
     async::TaskGroup starting(co_await asio::this_coro::executor);
     auto into = [](Worker* worker,
                    wire::StartSandbox wanted,
-TEST(Worker, ANewSandboxIsRefusedWhereSomebodyElseFilledThePool) {
-  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
-    auto& host = life->worker.host();
-    auto const file_system = std::filesystem::space(rig->config.pool());
-    // As if so much were taken by others: promised is far less than the disk may be.
-    auto request = Rig::request();
-    request.disk_mib = static_cast<std::uint32_t>((file_system.available >> 20U) + 1000);
-    host.capacity.set_disk_total(request.disk_mib + 1'000'000ULL);
-    auto const refused = co_await life->worker.start(request);
-    EXPECT_EQ(refused.error().code(), Code::exhausted);
-    EXPECT_NE(refused.error().message().find("something other than sandboxes fills the pool"),
-              std::string::npos)
-        << refused.error().message();
-    co_await expect_empty(rig, life);
-    EXPECT_TRUE(co_await life->worker.start(Rig::request()));
-  });
-}
-
                    base::Result<wire::WorkerSandbox>* out) -> awaitable<void> {
       *out = co_await worker->start(std::move(wanted));
     };

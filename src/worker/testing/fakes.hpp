@@ -52,11 +52,11 @@ class FakeHostd {
   std::atomic<int> fail_end{0};   // so many end_vmm fail
   std::atomic<int> features{0};
   std::atomic<int> starts{0};
-  /// Machines answer on their control socket: commands are obeyed, a capture writes "STATE".
   std::atomic<std::size_t> gateways{0};     // that were started
   std::atomic<int> altered_slot{-1};        // its rules are not ours any more
   std::atomic<int> uplink_trouble{0};       // check_uplink fails so many times
   std::atomic<bool> altered_uplink{false};  // once
+  /// Machines answer on their control socket: commands are obeyed, a capture writes "STATE".
   std::atomic<bool> speak_qmp{false};
   std::atomic<bool> refuse_restore{false};  // as for a state that does not fit: the machine ends
   std::atomic<int> stops{0};                // times a machine was told to stop
