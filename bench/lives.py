@@ -59,6 +59,8 @@ class Echo:
         self.line.setblocking(True)
         self.line.settimeout(30)
         self.line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.line.sendall(b"x")  # refused while the program does not listen yet
+        assert self.line.recv(1) == b"x"
         self.silences, self.over = [], threading.Event()
         self.thread = threading.Thread(target=self.ask)
         self.thread.start()

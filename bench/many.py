@@ -5,8 +5,8 @@
   bench/table.py bench/results/NAME.json
 
 - burst: so many creates at the same moment, none of them by a warm machine, beside the processor time of one create
-  (of the whole host, over ten in a row). The limits of memory and vCPUs are raised for it: with those that an
-  installation has by itself, this many are refused, and that is right;
+  (of the whole host, over ten in a row). The limits of memory, vCPUs and disk are raised for it: with
+  those that an installation has by itself, this many are refused, and that is right;
 - row: creates and deletes one after the other: is the last tenth as quick as the first, and does anything stay behind;
 - memory: private pages of idle clones, the guest's and the emulator's, with translation caches of 32, 64 and 128 MiB,
   and what programs cost in each.
@@ -171,9 +171,9 @@ def main():
     document.update(what="many", at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                     build=given.build, host=host_facts(), errors=[])
     platform = Platform()
-    # What a machine really uses is a tenth of what is reserved for it.
+    # What a machine really uses is a tenth of what is reserved for it. The pool is a sparse file.
     platform.up_options = ["--memory-mib-max", str(1024 * (given.burst + 16)), "--vcpus-max", str(given.burst + 16),
-                           "--slots-max", str(given.burst + 28)]
+                           "--slots-max", str(given.burst + 28), "--pool-mib-max", str(5 * 1024 * (given.burst + 16))]
     many = Many(platform)
     try:
         platform.start()

@@ -149,8 +149,8 @@ def crowded(document):
     verdict = lambda good: "reached" if good else "**not reached**"
     if b := document.get("burst"):
         allowed = 1.3 * b["count"] * b["cpu_of_one_ms"] / document["host"]["cores"]
-        lines += ["", f"{b['count']} creates at the same moment, none by a warm machine; limits of memory and vCPUs raised, because a host like this "
-                  "admits 26 machines of 512 MiB by itself. One create, of ten in a row, takes "
+        lines += ["", f"{b['count']} creates at the same moment, none by a warm machine; limits of memory, vCPUs and disk raised, because what is "
+                  "reserved for so many exceeds such a host. One create, of ten in a row, takes "
                   f"{ms(b['one_ms']['p50'])} ms and {b['cpu_of_one_ms']:,.0f} ms of the host's processors.", "",
                   "| wanted | measured | |", "|---|---|---|",
                   f"| none fails | {b['succeeded']} of {b['count']} succeeded | {verdict(b['succeeded'] == b['count'])} |",
