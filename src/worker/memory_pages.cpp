@@ -2,6 +2,8 @@
 
 #include "async/beside.hpp"
 #include "vmm/changed_pages.hpp"
+#include "worker/held_pages.hpp"
+#include "worker/page_map.hpp"
 #include "worker/seal.hpp"
 
 #include <sys/stat.h>
@@ -10,8 +12,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -22,28 +26,7 @@ namespace {
 
 using vmm::page_bytes;
 
-// Of the kernel's page map (its documentation, admin-guide/mm/pagemap).
-constexpr std::uint64_t present = 1ULL << 63U;
-constexpr std::uint64_t swapped = 1ULL << 62U;
-constexpr std::uint64_t of_file = 1ULL << 61U;
-
-constexpr std::size_t pages_per_read = 64 * 1024;  // of the map: 256 MiB of memory at a time
 constexpr std::size_t chunk_bytes = 2 << 20;
-
-/// Exactly so many bytes from there.
-base::Result<void> read_at(os::FdRef file, void* into, std::size_t bytes, std::uint64_t at) {
-  auto* next = static_cast<char*>(into);
-  while (bytes > 0) {
-    auto const got = ::pread(file.get(), next, bytes, static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return base::fail_errno("read the machine's memory");
-    if (got == 0) return base::fail(base::Code::unavailable, "the virtual machine has ended");
-    next += got;
-    at += static_cast<std::uint64_t>(got);
-    bytes -= static_cast<std::size_t>(got);
-  }
-  return {};
-}
 
 base::Result<void> write_all(os::FdRef into, std::span<char const> bytes, bool begin) {
   auto const size = bytes.size();
@@ -134,26 +117,29 @@ bool is_zero(char const* page) {
   return page[0] == 0 && std::memcmp(page, page + 1, page_bytes - 1) == 0;
 }
 
+/// Bytes of the machine's memory, from so many of its pages on; asked for from front to back.
+using ReadPages =
+    std::function<base::Result<void>(char* into, std::uint64_t first, std::size_t count)>;
+
 class Saver {
  public:
-  Saver(hostd::MachineMemory const& machine,
-        std::uint64_t address,
-        bool on_file,
-        PagesFor use,
-        os::FdRef into)
-      : machine_(machine), address_(address), on_file_(on_file), out_(into, use) {}
+  Saver(ReadPages read, bool on_file, PagesFor use, os::FdRef into)
+      : read_(std::move(read)), on_file_(on_file), out_(into, use) {}
 
-  base::Result<SavedPages> save(std::uint64_t memory_pages) {
-    std::vector<std::uint64_t> map(pages_per_read);
-    for (std::uint64_t at = 0; at < memory_pages; at += map.size()) {
-      map.resize(std::min<std::uint64_t>(pages_per_read, memory_pages - at));
-      auto seen = read_at(machine_.pages,
-                          map.data(),
-                          map.size() * sizeof map[0],
-                          (address_ / page_bytes + at) * sizeof map[0]);
-      if (!seen) return std::unexpected(seen.error());
-      if (auto copied = copy_of(map, at); !copied) return std::unexpected(copied.error());
+  base::Result<void> add(std::uint64_t first, std::uint64_t count) {
+    while (count > 0) {
+      auto const room = out_.room();
+      auto const part = std::min<std::size_t>(count, room.size() / page_bytes);
+      auto read = read_(room.data(), first, part);
+      if (!read) return read;
+      if (auto kept = out_.filled(keep(room.data(), first, part) * page_bytes); !kept) return kept;
+      first += part;
+      count -= part;
     }
+    return {};
+  }
+
+  base::Result<SavedPages> finish(std::uint64_t memory_pages) {
     vmm::ChangedPagesTrailer const trailer{.pages = pages_,
                                            .runs = runs_.size(),
                                            .memory_pages = memory_pages,
@@ -166,39 +152,6 @@ class Saver {
   }
 
  private:
-  static bool changed(std::uint64_t entry) {
-    return (entry & (present | swapped)) != 0 && (entry & of_file) == 0;
-  }
-
-  base::Result<void> copy_of(std::vector<std::uint64_t> const& map, std::uint64_t first) {
-    for (std::size_t i = 0; i < map.size();) {
-      if (!changed(map[i])) {
-        ++i;
-        continue;
-      }
-      std::size_t end = i + 1;
-      while (end < map.size() && changed(map[end]))
-        ++end;
-      if (auto copied = copy_run(first + i, end - i); !copied) return copied;
-      i = end;
-    }
-    return {};
-  }
-
-  base::Result<void> copy_run(std::uint64_t first, std::size_t count) {
-    while (count > 0) {
-      auto const room = out_.room();
-      auto const part = std::min<std::size_t>(count, room.size() / page_bytes);
-      auto read =
-          read_at(machine_.memory, room.data(), part * page_bytes, address_ + first * page_bytes);
-      if (!read) return read;
-      if (auto kept = out_.filled(keep(room.data(), first, part) * page_bytes); !kept) return kept;
-      first += part;
-      count -= part;
-    }
-    return {};
-  }
-
   /// Leaves out what need not be kept, and tells how many pages are left.
   std::size_t keep(char* pages, std::uint64_t first, std::size_t count) {
     std::size_t kept = 0;
@@ -229,8 +182,7 @@ class Saver {
     }
   }
 
-  hostd::MachineMemory const& machine_;
-  std::uint64_t address_;
+  ReadPages read_;
   bool on_file_;
   Writer out_;
   std::vector<vmm::PageRun> runs_;
@@ -251,7 +203,33 @@ base::Result<SavedPages> save_changed_pages(hostd::MachineMemory const& machine,
                                             PagesFor use) {
   if (address % page_bytes != 0)
     return base::fail(base::Code::internal, "the machine's memory begins within a page");
-  return Saver(machine, address, on_file, use, into).save(pages_of(memory_mib));
+  auto const read = [&](char* to, std::uint64_t first, std::size_t count) {
+    return read_at(machine.memory, to, count * page_bytes, address + first * page_bytes);
+  };
+  Saver saver(read, on_file, use, into);
+  auto const saved = each_changed_run(
+      machine.pages, address, pages_of(memory_mib), [&](std::uint64_t first, std::uint64_t count) {
+        return saver.add(first, count);
+      });
+  if (!saved) return std::unexpected(saved.error());
+  return saver.finish(pages_of(memory_mib));
+}
+
+base::Result<SavedPages> save_held_pages(HeldPages const& held,
+                                         std::uint32_t memory_mib,
+                                         bool on_file,
+                                         os::FdRef into) {
+  auto const* next = held.bytes();
+  auto const read = [&](char* to, std::uint64_t, std::size_t count) {
+    std::memcpy(to, next, count * page_bytes);
+    next += count * page_bytes;
+    return base::Result<void>();
+  };
+  Saver saver(read, on_file, PagesFor::rest, into);
+  for (auto const& run : held.runs()) {
+    if (auto saved = saver.add(run.first, run.count); !saved) return std::unexpected(saved.error());
+  }
+  return saver.finish(pages_of(memory_mib));
 }
 
 base::Result<void> check_changed_pages(os::FdRef file, std::uint32_t memory_mib) {

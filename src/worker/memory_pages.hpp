@@ -10,6 +10,8 @@
 /// (src/vmm/changed_pages.hpp). All of it blocks.
 namespace worker {
 
+class HeldPages;
+
 struct SavedPages {
   std::uint64_t pages = 0;
   std::uint64_t bytes = 0;  // of the file
@@ -32,6 +34,12 @@ base::Result<SavedPages> save_changed_pages(hostd::MachineMemory const& machine,
                                             bool on_file,
                                             os::FdRef into,
                                             PagesFor use = PagesFor::rest);
+
+/// The same file of pages that are held, for PagesFor::rest; the machine may go on meanwhile.
+base::Result<SavedPages> save_held_pages(HeldPages const& held,
+                                         std::uint32_t memory_mib,
+                                         bool on_file,
+                                         os::FdRef into);
 
 /// Is this, from first to last byte, such a file of a machine of that size? Errors: what is wrong.
 base::Result<void> check_changed_pages(os::FdRef file, std::uint32_t memory_mib);

@@ -164,7 +164,7 @@ class Sandbox {
   async::Task<std::shared_ptr<Gather>> prepare_to_save(StateStore store,
                                                        std::string name,
                                                        bool ends);
-  async::Task<SavedMachine> save(std::shared_ptr<Gather> gather);
+  async::Task<void> save(std::shared_ptr<Gather> gather);
   async::Task<void> drop_saved();
   async::Task<void> note_suspended();
   boost::asio::awaitable<void> release();

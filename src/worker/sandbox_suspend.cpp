@@ -177,20 +177,22 @@ async::Task<void> Sandbox::suspend_steps(bool was_paused) {
   auto stopped = co_await vmm_->pause(soon());
   if (!stopped) co_return base::passing(stopped, "stop the machine");
   if (SPACE_FAULT("worker.suspend.stopped")) co_return injected();
-  auto saved = co_await save(*gather);
-  if (!saved) co_return base::passing(saved);
+  auto done = co_await save(*gather);
+  if (!done) co_return base::passing(done);
   if (SPACE_FAULT("worker.suspend.noted")) co_return injected();
   if (SPACE_FAULT("worker.suspend.saved")) co_return injected();
   auto const gathered_ms = laps.lap();
-  entry_.suspended_bytes = saved->pages_bytes + saved->state_bytes;
+  auto& saved = (*gather)->saved;
+  entry_.suspended_bytes = saved.pages_bytes + saved.state_bytes;
   entry_.lost_reason.clear();
-  saved->entry = entry_;
-  saved->entry.phase = "suspended";
-  auto kept = co_await async::blocking(
-      [store = host_.suspended, saved = *saved] { return store.keep(saved); });
+  saved.entry = entry_;
+  saved.entry.phase = "suspended";
+  auto kept =
+      co_await async::blocking([store = host_.suspended, saved] { return store.keep(saved); });
   base::log::debug("suspend_steps",
                    {{"sandbox", id()},
                     {"prepared_ms", prepared_ms},
+                    {"devices_ms", (*gather)->devices_ms},
                     {"gathered_ms", gathered_ms},
                     {"synced_ms", laps.lap()}});
   if (kept && SPACE_FAULT("worker.suspend.kept")) co_return injected();
@@ -210,6 +212,8 @@ async::Task<std::shared_ptr<Gather>> Sandbox::prepare_to_save(StateStore store,
   gather->sandbox = id();
   gather->slot = slot();
   gather->ends = ends;
+  // As on a host without memory for the copy: the files are written while the machine stands still.
+  if (!ends) gather->held_max = SPACE_FAULT("worker.snapshot.room") ? 0 : held_bytes_max();
   auto const address = co_await vmm_->memory_address(soon());
   if (!address) co_return std::unexpected(address.error());
   gather->address = *address;
@@ -230,13 +234,13 @@ async::Task<std::shared_ptr<Gather>> Sandbox::prepare_to_save(StateStore store,
 }
 
 /// Of the machine that stands still.
-async::Task<SavedMachine> Sandbox::save(std::shared_ptr<Gather> gather) {
+async::Task<void> Sandbox::save(std::shared_ptr<Gather> gather) {
+  Laps laps;
   auto state = co_await vmm_->save_devices(base::system_clock().in(save_patience));
   if (!state) co_return base::passing(state, "save the devices");
   gather->state = std::move(*state);
-  auto const taken = co_await async::blocking([gather] { return gather->take(); });
-  if (!taken) co_return std::unexpected(taken.error());
-  co_return gather->saved;
+  gather->devices_ms = laps.lap();
+  co_return co_await async::blocking([gather] { return gather->take(); });
 }
 
 /// The saved machine must be gone before the real one goes on: never both.
@@ -320,17 +324,28 @@ async::Task<void> Sandbox::pause_to_save(std::shared_ptr<Change> wanted, SavedMa
   Laps laps;
   auto stopped = co_await vmm_->pause(soon());
   if (!stopped) co_return base::passing(stopped, "stop the machine");
+  auto const stopped_ms = laps.lap();
   auto done = co_await save(*gather);
   if (done && SPACE_FAULT("worker.snapshot.stopped")) done = injected();
+  auto const taken_ms = laps.lap();
   if (!was_paused) {
     auto const resumed = co_await vmm_->resume(soon());
     if (!resumed) co_await async::race(persist("go on", &Sandbox::go_on), vmm_->wait_gone());
   }
+  auto const resumed_ms = laps.lap();
+  if (done) done = co_await async::blocking([gather = *gather] { return gather->finish(); });
   if (!done) co_return std::unexpected(done.error());
-  *saved = std::move(*done);
-  saved->paused_ms = laps.lap();
+  *saved = (*gather)->saved;
+  saved->paused_ms = stopped_ms + taken_ms + resumed_ms;
   base::log::info("sandbox_stood_still",
-                  {{"sandbox", id()}, {"ms", saved->paused_ms}, {"bytes", saved->pages_bytes}});
+                  {{"sandbox", id()},
+                   {"ms", saved->paused_ms},
+                   {"bytes", saved->pages_bytes},
+                   {"stop_ms", stopped_ms},
+                   {"devices_ms", (*gather)->devices_ms},
+                   {"copy_ms", taken_ms - (*gather)->devices_ms},
+                   {"resume_ms", resumed_ms},
+                   {"finish_ms", laps.lap()}});
   co_return base::Result<void>();
 }
 

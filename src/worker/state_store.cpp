@@ -209,14 +209,15 @@ base::Result<void> StateStore::keep(SavedMachine saved) const {
     saved.base_bytes = memory->bytes;
     saved.base_changed_ns = memory->changed_ns;
   }
-  // The disk is what is waited for: the rest is done meanwhile.
+  // The pages are what is waited for: the rest is done meanwhile.
   auto writing = async::beside([pages = from + "/pages"] { return sync_path(pages); });
   auto step = seal(std::move(saved), from);
-  auto const written = writing.get();
-  if (step) step = written;
-  for (char const* file : {"/state", "/disk.img", "/manifest.json", ""}) {
+  for (char const* file : {"/state", "/disk.img", "/manifest.json"}) {
     if (step) step = sync_path(from + file);
   }
+  auto const written = writing.get();
+  if (step) step = written;
+  if (step) step = sync_path(from);
   if (!step) return step;
   // Fails where one is, because that is a directory with something in it.
   if (::rename(from.c_str(), to.c_str()) != 0) {

@@ -1,7 +1,6 @@
 #include "worker/suspend_gather.hpp"
 
 #include "async/beside.hpp"
-#include "worker/memory_pages.hpp"
 
 #include <cerrno>
 
@@ -40,32 +39,62 @@ base::Result<void> Gather::prepare() {
   if (step && !ends && ::unlink((dir_ + "/disk.img").c_str()) != 0)
     step = base::fail_errno("clear a saved machine's directory");
   if (step && !saved.base.empty()) step = disks_.link_base(sandbox, dir_);
+  if (step && !ends) step = held_.make_room(memory_, address, saved.memory_mib, held_max);
   return step;
 }
 
 base::Result<void> Gather::take() {
-  auto beside = async::beside([this] { return keep_rest(); });
-  auto const copied = save_changed_pages(memory_,
-                                         address,
-                                         saved.memory_mib,
-                                         !saved.base.empty(),
-                                         pages_,
-                                         ends ? PagesFor::rest : PagesFor::copying);
-  auto const rest = beside.get();
-  if (!copied) return std::unexpected(copied.error());
-  saved.pages_bytes = copied->bytes;
-  saved.pages_sha256 = copied->sha256;
-  return rest;
+  if (ends) {
+    auto beside = async::beside([this] { return keep_rest(); });
+    auto const copied = write_pages(PagesFor::rest);
+    auto const rest = beside.get();
+    return copied ? rest : copied;
+  }
+  auto beside = async::beside([this] { return disks_.copy_out(sandbox, dir_ + "/disk.img"); });
+  auto const held = held_.take(memory_, address, saved.memory_mib);
+  base::Result<void> copied;
+  if (!held) copied = std::unexpected(held.error());
+  if (held && !*held) copied = write_pages(PagesFor::copying);
+  auto const disk = beside.get();
+  return copied ? disk : copied;
+}
+
+base::Result<void> Gather::finish() {
+  if (ends) return {};
+  auto step = keep_rest();
+  if (step && !written_) step = write_held();
+  return step;
 }
 
 base::Result<void> Gather::keep_rest() {
   auto const file = StateStore::create(dir_, "state");
   if (!file) return std::unexpected(file.error());
   auto step = write_file(*file, state);
+  // Beside the pages of a machine that ends: less is left to wait for.
+  if (step && ends) step = StateStore::sync(dir_, "state");
   saved.state_bytes = state.size();
   saved.state_sha256 = sha256_of(state);
-  if (step && !ends) step = disks_.copy_out(sandbox, dir_ + "/disk.img");
   if (step && note) step = note();
   return step;
 }
+
+base::Result<void> Gather::write_pages(PagesFor use) {
+  auto const copied =
+      save_changed_pages(memory_, address, saved.memory_mib, !saved.base.empty(), pages_, use);
+  if (!copied) return std::unexpected(copied.error());
+  saved.pages_bytes = copied->bytes;
+  saved.pages_sha256 = copied->sha256;
+  written_ = true;
+  return {};
+}
+
+base::Result<void> Gather::write_held() {
+  auto const copied = save_held_pages(held_, saved.memory_mib, !saved.base.empty(), pages_);
+  if (!copied) return std::unexpected(copied.error());
+  saved.pages_bytes = copied->bytes;
+  saved.pages_sha256 = copied->sha256;
+  held_ = HeldPages();
+  return {};
+}
+
 }  // namespace worker

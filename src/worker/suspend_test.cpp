@@ -480,6 +480,7 @@ INSTANTIATE_TEST_SUITE_P(EveryStep,
                          ::testing::Values("worker.pause.stopped",
                                            "worker.resume.noted",
                                            "worker.snapshot.begun",
+                                           "worker.snapshot.room",
                                            "worker.snapshot.stopped",
                                            "worker.snapshot.saved",
                                            "worker.snapshot.kept",
@@ -551,6 +552,27 @@ TEST_F(Suspend, ASnapshotIsTakenInPassingAndWhatComesOfItOutlivesIt) {
       EXPECT_EQ(rig_.hostd.halted(), 0U) << point;
     }
     EXPECT_TRUE((co_await worker->snapshots())->empty());
+  });
+}
+
+TEST_F(Suspend, ASnapshotIsTheSameWhereTheHostHasNoMemoryForACopy) {
+  life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
+    auto const request = co_await start(worker, "text of the guest's");
+    EXPECT_TRUE(co_await worker->snapshot(request.sandbox, {1, "held"}));
+    arm("worker.snapshot.room fail");
+    EXPECT_TRUE(co_await worker->snapshot(request.sandbox, {1, "written"}));
+    auto const pages = [this](char const* name) {
+      std::ifstream file(rig_.config.pool() + "/snapshots/" + name + "/pages", std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    EXPECT_THAT(pages("held"), HasSubstr("text of the guest's"));
+    EXPECT_EQ(pages("held"), pages("written"));
+    for (char const* name : {"held", "written"}) {
+      auto child = Rig::request();
+      child.from_snapshot = name;
+      auto const started = co_await worker->start(child);
+      EXPECT_TRUE(started) << name << (started ? "" : started.error().message());
+    }
   });
 }
 
