@@ -23,6 +23,15 @@ def create_and_delete(platform):
     Sandbox.create(timeout=600).kill()
 
 
+sizes = itertools.count(300)
+
+
+def booted_cold(platform):
+    """Of a size that has no base snapshot: what goes on from one is not asked whether it is healthy."""
+    answer = platform.api("POST", "/v1/sandboxes?wait=60", {"memory_mib": next(sizes), "timeout_s": 600})
+    platform.api("DELETE", f"/v1/sandboxes/{(answer.get('sandbox') or answer)['id']}?wait=60")
+
+
 def left_alone(seconds, **more):
     def action(platform):
         platform.api("POST", "/v1/sandboxes?wait=60", {"timeout_s": seconds, **more})
@@ -85,6 +94,7 @@ WAYS = {
     "api.snapshot.": (snapshot, ""),
     "store.snapshot.": (snapshot, ""),
     "worker.snapshot.": (snapshot, ""),
+    "worker.start.agent_answered": (booted_cold, ""),
     "worker.pause.": (change("pause"), ""),
     "worker.resume.": (change("pause", "resume"), ""),
     "worker.suspend.": (change("suspend"), ""),
