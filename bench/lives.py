@@ -182,9 +182,16 @@ class Lives:
         return {"dirty_mib": mib, "create_ms": summary(creates), "suspend_ms": summary(suspends), "suspended_mib": summary(sizes),
                 "write_fsync_ms": summary(writes), "resume_ms": summary(resumes), "resume_to_output_ms": summary(outputs)}
 
+    def parts_of_stops(self, sandboxes):
+        """What the worker's log says of how these stood still, in ms."""
+        with open(self.platform.data_dir / "log" / "space-worker.jsonl") as log:
+            stops = [json.loads(line) for line in log if '"sandbox_stood_still"' in line]
+        stops = [one for one in stops if one["sandbox"] in sandboxes]
+        return {part: summary([one[part] for one in stops]) for part in ("stop_ms", "devices_ms", "copy_ms", "resume_ms", "finish_ms")}
+
     def forks(self, mib):
         """How long the parent stands still is not for the guest to say: its clock stands still with it."""
-        forks, silences, usual, told, sizes = [], [], [], [], []
+        forks, silences, usual, told, sizes, parents = [], [], [], [], [], []
 
         def stands_still(sandbox, echo):
             """Of a snapshot, which is what a fork stops its parent for; the worker says what it kept and how long it took."""
@@ -201,6 +208,7 @@ class Lives:
 
         def one():
             sandbox, made = self.create()[1], []
+            parents.append(sandbox)
             try:
                 self.begin(sandbox, ["/usr/bin/python3", "-c", DIRTY.format(mib=mib)])
                 eventually(lambda: self.run(sandbox, ["/bin/sh", "-c", "cat /var/tmp/dirty 2>/dev/null; true"])[1] == "ok", 60, "the memory is changed")
@@ -221,7 +229,7 @@ class Lives:
 
         self.tries("fork", one)
         return {"dirty_mib": mib, "fork_ms": summary(forks), "silence_ms": summary(silences), "usual_silence_ms": summary(usual),
-                "told_ms": summary(told), "kept_mib": summary(sizes)}
+                "told_ms": summary(told), "kept_mib": summary(sizes), "parts": self.parts_of_stops(parents)}
 
 
 def main():

@@ -36,10 +36,17 @@ base::Result<void> Gather::prepare() {
   // Its disk is flushed and cloned while it stands still: of that, too, little shall be left.
   auto step = disks_.link_disk(sandbox, dir_);
   if (step) step = StateStore::sync(dir_, "disk.img");
-  if (step && !ends && ::unlink((dir_ + "/disk.img").c_str()) != 0)
-    step = base::fail_errno("clear a saved machine's directory");
   if (step && !saved.base.empty()) step = disks_.link_base(sandbox, dir_);
-  if (step && !ends) step = held_.make_room(memory_, address, saved.memory_mib, held_max);
+  if (step && !ends) step = prepare_copy();
+  return step;
+}
+
+/// The first sync may have taken long: what came meanwhile is less, and so is what comes after it.
+base::Result<void> Gather::prepare_copy() {
+  auto step = held_.make_room(memory_, address, saved.memory_mib, held_max);
+  if (step) step = StateStore::sync(dir_, "disk.img");
+  if (step && ::unlink((dir_ + "/disk.img").c_str()) != 0)
+    step = base::fail_errno("clear a saved machine's directory");
   return step;
 }
 

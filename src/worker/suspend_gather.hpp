@@ -38,6 +38,7 @@ class Gather {
   base::Result<void> finish();
 
  private:
+  base::Result<void> prepare_copy();
   base::Result<void> keep_rest();
   base::Result<void> write_pages(PagesFor use);
   base::Result<void> write_held();
