@@ -1,5 +1,9 @@
 #include "cli/selftest_catalogue.hpp"
 
+#include "cli/selftest_answers.hpp"
+
+#include <algorithm>
+
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 
@@ -47,30 +51,39 @@ std::vector<json::object> attacks_of(json::object const& one) {
   return made;
 }
 
-/// What only the rig of test/security has: servers that break the protocol, credentials at a
-/// broker, certificates of every kind of badness, records of the audit.
-std::string reason_not_here(json::object const& one) {
-  auto const text = json::serialize(one);
-  for (std::string_view needs : {"hostile.example",
-                                 "api.example",
-                                 "api.github.com",
-                                 "\"resume\"",
-                                 "expired.example",
-                                 "second.example\", \"send"})
-    if (text.find(needs) != std::string::npos) return "needs a server of test/security";
-  auto const* servers = one.if_contains("servers");
-  if (servers && servers->is_object()) return "looks into what a server of test/security read";
-  if (one.contains("tracked")) return "looks into the kernel's tables";
-  return {};
+/// The path of an HTTP step in parts; empty when it is none.
+std::vector<std::string> path_of(json::object const& step) {
+  auto const* send = step.if_contains("send");
+  if (send && send->is_array() && !send->get_array().empty()) send = &send->get_array().front();
+  if (!send || !send->is_string()) return {};
+  auto const line = std::string_view(send->get_string());
+  auto const begin = line.find(" /");
+  if (begin == std::string_view::npos) return {};
+  auto path = line.substr(begin + 2);
+  path = path.substr(0, path.find_first_of(" \r\n"));
+  std::vector<std::string> parts;
+  while (!path.empty()) {
+    auto const part = path.substr(0, path.find('/'));
+    parts.emplace_back(part);
+    path.remove_prefix(std::min(part.size() + 1, path.size()));
+  }
+  return parts;
 }
 
-/// Rules that need a credential are left out: there is none.
-json::object without_credentials(json::object policy) {
-  json::array kept;
-  for (auto const& rule : policy["rules"].as_array())
-    if (!rule.as_object().contains("inject")) kept.push_back(rule);
-  policy["rules"] = std::move(kept);
-  return policy;
+bool makes_reflect(std::vector<std::string> const& path) {
+  return path.size() == 3 && path[0] == "v1" && path[1] == "reflect";
+}
+
+/// A server that gives no hostile answer would let such a case pass for nothing.
+std::string reason_not_here(json::object const& step) {
+  auto const path = path_of(step);
+  bool const hostile =
+      text_at(step, "to") == "hostile.example" && path.size() > 1 && path.front() != "well";
+  if (hostile && !hostile_answer(path.front()))
+    return fmt::format("no server here answers with \"{}\"", path.front());
+  if (makes_reflect(path) && !encoded_as(path[2], ""))
+    return fmt::format("no server here sends a credential back as \"{}\"", path[2]);
+  return {};
 }
 
 bool starts_with_one_of(std::string_view saw, json::value const& list) {
@@ -79,29 +92,101 @@ bool starts_with_one_of(std::string_view saw, json::value const& list) {
   });
 }
 
+/// What was read with this token, and at which servers.
+Arrival read_with(std::string const& token, Outside const& outside) {
+  auto upper = token;
+  std::ranges::transform(upper, upper.begin(), [](char c) {
+    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  Arrival all;
+  for (auto const& one : outside.arrived) {
+    if (!one.text.contains(token) && !one.text.contains(upper)) continue;
+    if (all.where != one.where) all.where += (all.where.empty() ? "" : " ") + one.where;
+    all.text += (all.text.empty() ? "" : "\n") + one.text;
+  }
+  return all;
+}
+
+std::string fault_of_text(Arrival const& read, json::object const& wanted) {
+  auto const lower = [](std::string_view text) {
+    std::string out(text);
+    std::ranges::transform(out, out.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    return out;
+  };
+  auto const words = [&](std::string_view key) {
+    auto const* list = wanted.if_contains(key);
+    return list ? list->as_array() : json::array();
+  };
+  for (auto const& word : words("without"))
+    if (lower(read.text).contains(lower(word.as_string())))
+      return fmt::format("\"{}\" arrived", std::string_view(word.as_string()));
+  for (auto const& word : words("with"))
+    if (!read.text.contains(std::string_view(word.as_string())))
+      return fmt::format("\"{}\" did not arrive", std::string_view(word.as_string()));
+  auto const* most = wanted.if_contains("bytes_below");
+  if (most && read.text.size() > most->to_number<std::size_t>())
+    return fmt::format("{} bytes arrived", read.text.size());
+  auto const where = text_at(wanted, "only_at");
+  if (!where.empty() && read.where != where) return fmt::format("it arrived at {}", read.where);
+  return {};
+}
+
 std::string fault_of_control(Case const& one, Step const& step, Outside const& outside) {
   if (!starts_with_one_of(step.saw, one.control.at("sees")))
     return fmt::format("the control did not work: the guest saw \"{}\"", step.saw);
   auto const where = text_at(one.control, "arrives");
-  if (where == "servers" && !outside.arrived(step.token)) return "the control did not arrive";
+  if (where == "servers") {
+    auto const read = read_with(step.token, outside);
+    if (read.text.empty()) return "the control did not arrive";
+    auto const fault = fault_of_text(read, one.control);
+    if (!fault.empty()) return "the control: " + fault;
+  }
   if (where == "guard" && outside.passed(step.token) == 0)
     return "the control's lawful frame did not pass the guard";
   return {};
 }
 
 std::string fault_of_attack(Case const& one, Step const& step, Outside const& outside) {
-  if (outside.arrived(step.token)) {
-    auto const* servers = one.data.if_contains("servers");
-    if (!servers) return "it arrived at a server: " + json::serialize(step.step);
-  }
+  auto const read = read_with(step.token, outside);
+  auto const* servers = one.data.if_contains("servers");
+  std::string fault;
+  if (!servers && !read.text.empty()) fault = "it arrived at a server";
+  if (servers && servers->is_object()) fault = fault_of_text(read, servers->get_object());
+  if (one.data.contains("unseen") && step.saw.contains("seen"))
+    fault = "the guest got what it must not see";
   auto const passed = outside.passed(step.token);
   auto const* most = one.data.if_contains("guard_at_most");
-  auto const allowed = most ? static_cast<std::size_t>(most->to_number<std::uint64_t>()) : 0;
+  auto const allowed = most ? most->to_number<std::size_t>() : 0;
   if (text_at(step.step, "do") == "frame" && text_at(one.data, "guard") != "any" &&
       passed > allowed)
-    return fmt::format("{} frames passed the guard: {}", passed, json::serialize(step.step));
+    fault = fmt::format("{} frames passed the guard", passed);
   if (!starts_with_one_of(step.saw, one.data.at("sees")))
-    return fmt::format("the guest saw \"{}\": {}", step.saw, json::serialize(step.step));
+    fault = fmt::format("the guest saw \"{}\"", step.saw);
+  return fault.empty() ? fault : fmt::format("{}: {}", fault, json::serialize(step.step));
+}
+
+/// "some" is any number but 0.
+bool is_recorded(json::object const& wanted, std::vector<json::object> const& records) {
+  return std::ranges::any_of(records, [&](json::object const& record) {
+    return std::ranges::all_of(wanted, [&](auto const& field) {
+      auto const* has = record.if_contains(field.key());
+      if (!has) return false;
+      if (field.value() != "some") return *has == field.value();
+      return has->is_number() && has->template to_number<double>() > 0;
+    });
+  });
+}
+
+/// Of what is seen only after all steps.
+std::string fault_of_whole(Case const& one, Outside const& outside) {
+  auto const* audit = one.data.if_contains("audit");
+  if (audit && !is_recorded(audit->as_object(), outside.audited))
+    return "no record of it in the audit log: " + json::serialize(*audit);
+  auto const* tracked = one.data.if_contains("tracked");
+  if (tracked && tracked->to_number<std::int64_t>() != outside.tracked)
+    return fmt::format("the kernel remembers {} connections of the guest", outside.tracked);
   return {};
 }
 
@@ -116,11 +201,11 @@ Case make_case(json::object const& one,
   auto const& control = one.at("control");
   made.control =
       control.is_string() ? controls.at(control.get_string()).as_object() : control.as_object();
-  made.not_here = reason_not_here(one);
-  if (made.not_here.empty()) made.not_here = reason_not_here(made.control);
   made.steps.push_back({true, made.control.at("step").as_object(), token(), {}});
   for (auto& step : attacks_of(one))
     made.steps.push_back({false, std::move(step), token(), {}});
+  for (auto const& step : made.steps)
+    if (made.not_here.empty()) made.not_here = reason_not_here(step.step);
   return made;
 }
 
@@ -134,10 +219,27 @@ base::Result<Catalogue> load_catalogue(std::string_view text,
   Catalogue out;
   auto const& root = document.as_object();
   for (auto const& [name, policy] : root.at("policies").as_object())
-    out.policies.emplace_back(name, without_credentials(policy.as_object()));
+    out.policies.emplace_back(name, policy.as_object());
   for (auto const& one : root.at("cases").as_array())
     out.cases.push_back(make_case(one.as_object(), root.at("controls").as_object(), token));
   return out;
+}
+
+bool reflects(Case const& one) {
+  return std::ranges::any_of(one.steps,
+                             [](Step const& step) { return makes_reflect(path_of(step.step)); });
+}
+
+std::vector<Case> in_parts(Case const& one) {
+  std::vector<Case> parts;
+  for (auto const& step : one.steps) {
+    if (parts.empty() || !(parts.back().steps.back().control)) {
+      parts.push_back(one);
+      parts.back().steps.clear();
+    }
+    parts.back().steps.push_back(step);
+  }
+  return parts;
 }
 
 std::string text_for_guest(std::vector<Case const*> const& cases) {
@@ -186,11 +288,11 @@ CaseVerdict judge(Case const& one, Outside const& outside) {
       fault =
           step.control ? fault_of_control(one, step, outside) : fault_of_attack(one, step, outside);
     }
-    if (fault.empty()) continue;
-    out.verdict = "broken";
-    out.why = fault;
-    break;
+    if (out.why.empty()) out.why = fault;
   }
+  if (out.why.empty()) out.why = one.unseen;
+  if (out.why.empty()) out.why = fault_of_whole(one, outside);
+  if (!out.why.empty()) out.verdict = "broken";
   return out;
 }
 

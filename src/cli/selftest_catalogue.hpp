@@ -33,6 +33,7 @@ struct Case {
   json::object control;
   std::vector<Step> steps;
   std::string not_here;  // why it is not tried; "" = it is
+  std::string unseen;    // what should have followed and did not
 };
 
 struct Catalogue {
@@ -40,20 +41,33 @@ struct Catalogue {
   std::vector<Case> cases;
 };
 
-/// `token` makes a new one for each step. Cases that need a server of the test rig, or a
-/// credential, are there with the reason why they are not tried here.
+/// `token` makes a new one for each step. Cases that need an answer which the servers here do not
+/// give are there with the reason why they are not tried.
 base::Result<Catalogue> load_catalogue(std::string_view text,
                                        std::function<std::string()> const& token);
+
+/// Does it make a server send the credential back? Then that credential is quarantined.
+bool reflects(Case const& one);
+/// The case in parts of one attack each, the control with the first.
+std::vector<Case> in_parts(Case const& one);
 
 /// What the guest's program gets for these cases.
 std::string text_for_guest(std::vector<Case const*> const& cases);
 /// Takes what it printed into the cases' steps.
 void take_results(std::string_view printed, std::vector<Case*> const& cases);
 
+/// All that a server read of one connection.
+struct Arrival {
+  std::string where;  // ADDRESS:PORT
+  std::string text;
+};
+
 /// What was seen outside of the guest.
 struct Outside {
-  std::function<bool(std::string const& token)> arrived;        // at a server
+  std::vector<Arrival> arrived;
   std::function<std::size_t(std::string const& token)> passed;  // frames, behind the guard
+  std::int64_t tracked = 0;                // connections of the slot that the kernel remembers
+  std::vector<json::object> audited = {};  // the records of decisions
 };
 
 struct CaseVerdict {

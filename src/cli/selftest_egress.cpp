@@ -3,6 +3,7 @@
 #include "cli/doctor.hpp"
 #include "cli/installation.hpp"
 #include "cli/process.hpp"
+#include "cli/selftest_answers.hpp"
 #include "cli/selftest_catalogue.hpp"
 #include "cli/selftest_rig.hpp"
 #include "os/text_file.hpp"
@@ -10,6 +11,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -105,6 +107,53 @@ class Target {
     return {};
   }
 
+  /// A credential of this installation alone, to be stolen. It goes with the installation. `wide`:
+  /// bound to bound.example as well, as it has to be when a policy that names it there is put in
+  /// force. What is attacked is the narrower one under the same policy.
+  base::Result<void> plant_credential(bool wide) const {
+    auto file = keep("credential", std::string(selftest::planted_credential));
+    if (!file) return base::passing(file);
+    std::vector<std::string> words = {"credential", "put", credential, "--file", *file};
+    for (auto const& [option, values] :
+         std::vector<std::pair<char const*, std::vector<char const*>>>{
+             {"--host", {"api.example", "api.github.com"}},
+             {"--port", {"443", "80"}},
+             {"--method", {"GET", "POST"}},
+             {"--path", {"/v1/**", "/user/**", "/repos/**"}},
+             {"--header", {"x-api-key"}}})
+      for (auto const* value : values)
+        words.insert(words.end(), {option, value});
+    if (wide) words.insert(words.end(), {"--host", "bound.example"});
+    auto done = space(std::move(words));
+    if (!done) return base::passing(done, "plant a credential");
+    return {};
+  }
+
+  /// Out of quarantine, where it is since a server sent it back: with the same value, anew.
+  base::Result<void> renew_credential() const {
+    auto done = space({"credential", "rotate", credential, "--file", directory_ + "/credential"});
+    if (!done) return base::passing(done, "renew the planted credential");
+    return {};
+  }
+
+  base::Result<bool> is_quarantined() const {
+    auto listed = space({"--json", "credential", "list"});
+    if (!listed) return base::passing(listed);
+    boost::system::error_code error;
+    auto const answer = json::parse(*listed, error);
+    auto const* all = error ? nullptr : member_of(answer, "credentials").if_array();
+    if (!all) return base::fail(base::Code::internal, "credential list said no JSON");
+    return std::ranges::any_of(*all, [](json::value const& one) {
+      return text_of(one, "name") == credential && text_of(one, "state") == "quarantined";
+    });
+  }
+
+  base::Result<void> forget_credential() const {
+    auto done = space({"credential", "rm", credential});
+    if (!done) return base::passing(done, "remove the planted credential");
+    return {};
+  }
+
   base::Result<void> boot(json::object const& policy) {
     auto file = keep("policy.json", json::serialize(policy));
     if (!file) return base::passing(file);
@@ -133,12 +182,36 @@ class Target {
     return fmt::format("{}/hostd/netns/{}", run_dir(), number_of(entry, "slot"));
   }
 
-  /// Puts the policy in force and runs the cases in the guest; what the program there printed.
-  base::Result<std::string> attack(json::object const& policy, std::string const& cases) {
+  base::Result<void> put(json::object const& policy) const {
     auto file = keep("policy.json", json::serialize(policy));
     if (!file) return base::passing(file);
-    auto put = space({"policy", "set", sandbox_, "--policy", *file});
-    if (!put) return base::passing(put, "put a policy in force");
+    if (auto planted = plant_credential(true); !planted) return planted;
+    auto done = space({"policy", "set", sandbox_, "--policy", *file});
+    if (!done) return base::passing(done, "put a policy in force");
+    return plant_credential(false);
+  }
+
+  /// Of the guest's decisions, as they are on disk now.
+  std::vector<json::object> audited() const {
+    std::vector<json::object> out;
+    std::error_code failed;
+    for (auto const& file : fs::directory_iterator(data_dir() + "/worker/audit", failed)) {
+      if (file.path().extension() != ".jsonl") continue;
+      std::ifstream lines(file.path());
+      for (std::string line; std::getline(lines, line);) {
+        boost::system::error_code error;
+        auto const parsed = json::parse(line, error);
+        if (error || !parsed.is_object()) continue;
+        auto const& inner = member_of(parsed, "record");
+        auto const& record = inner.is_object() ? inner : parsed;
+        if (text_of(record, "sandbox") == sandbox_) out.push_back(record.get_object());
+      }
+    }
+    return out;
+  }
+
+  /// Runs the cases in the guest; what the program there printed.
+  base::Result<std::string> attack(std::string const& cases) const {
     auto list = keep("cases.json", cases);
     if (!list) return base::passing(list);
     auto copied = space({"cp", *list, sandbox_ + ":/tmp/cases.json"});
@@ -192,10 +265,82 @@ class Target {
     return std::move(done->out);
   }
 
+  static constexpr char credential[] = "key";  // as the catalogue's policies call it
+
   wire::Config const& like_;
   std::string directory_, instance_, sandbox_;
   bool started_ = false;
 };
+
+/// The server sends the credential back, so it is quarantined behind each attack: one at a time,
+/// with a new version of it each.
+base::Result<void> attack_reflecting(Target const& target, Case& one) {
+  for (auto const& part : selftest::in_parts(one)) {
+    if (auto next = go_on(); !next) return next;
+    if (auto renewed = target.renew_credential(); !renewed) return renewed;
+    auto printed = target.attack(selftest::text_for_guest({&part}));
+    if (!printed) return base::passing(printed);
+    selftest::take_results(*printed, {&one});
+    bool quarantined = false;
+    for (int i = 0; i < 20 && !quarantined; ++i) {
+      ::usleep(500'000);
+      auto seen = target.is_quarantined();
+      if (!seen) return base::passing(seen);
+      quarantined = *seen;
+    }
+    if (!quarantined) one.unseen = "a credential that a server sent back was not quarantined";
+  }
+  return {};
+}
+
+base::Result<void> attack_under(Output const& output,
+                                Target const& target,
+                                std::string const& name,
+                                json::object const& policy,
+                                std::vector<Case>& cases) {
+  std::vector<Case const*> given;
+  std::vector<Case*> taken;
+  std::vector<Case*> reflecting;
+  for (auto& one : cases) {
+    if (one.policy != name || !one.not_here.empty()) continue;
+    if (selftest::reflects(one)) {
+      reflecting.push_back(&one);
+      continue;
+    }
+    given.push_back(&one);
+    taken.push_back(&one);
+  }
+  if (given.empty() && reflecting.empty()) return {};
+  if (auto next = go_on(); !next) return next;
+  output.note(fmt::format("{} cases under the policy {}", given.size() + reflecting.size(), name));
+  if (auto put = target.put(policy); !put) return put;
+  auto printed = target.attack(selftest::text_for_guest(given));
+  if (!printed) return base::passing(printed);
+  selftest::take_results(*printed, taken);
+  for (auto* one : reflecting)
+    if (auto done = attack_reflecting(target, *one); !done) return done;
+  return {};
+}
+
+/// Again for a while, until all that holds is written down on all sides.
+std::vector<CaseVerdict> judge_all(std::vector<Case> const& cases,
+                                   selftest::EgressRig const& rig,
+                                   selftest::GuardWitness const& witness,
+                                   Target const& target) {
+  for (int i = 0;; ++i) {
+    ::usleep(500'000);  // what is under way to a server
+    selftest::Outside const outside{rig.arrived(),
+                                    [&](std::string const& token) { return witness.passed(token); },
+                                    witness.tracked(),
+                                    target.audited()};
+    std::vector<CaseVerdict> verdicts;
+    for (auto const& one : cases)
+      verdicts.push_back(selftest::judge(one, outside));
+    bool const fine = std::ranges::none_of(
+        verdicts, [](CaseVerdict const& one) { return one.verdict == "broken"; });
+    if (fine || i == 4) return verdicts;
+  }
+}
 
 base::Result<std::vector<CaseVerdict>> attack_all(Output const& output,
                                                   wire::Config const& config,
@@ -208,33 +353,18 @@ base::Result<std::vector<CaseVerdict>> attack_all(Output const& output,
   output.note("starting an installation of its own, whose uplink leads nowhere");
   auto step = target.start(*rig);
   if (step) step = go_on();
+  if (step) step = target.plant_credential(true);
   if (step) step = target.boot(catalogue->policies.front().second);
   if (!step) return base::passing(step);
   auto slot = target.slot_netns();
   if (!slot) return base::passing(slot);
   auto witness = selftest::GuardWitness::start(*slot, directory + "/frames");
   if (!witness) return base::passing(witness);
-  for (auto const& [name, policy] : catalogue->policies) {
-    std::vector<Case const*> given;
-    std::vector<Case*> taken;
-    for (auto& one : catalogue->cases) {
-      if (one.policy != name || !one.not_here.empty()) continue;
-      given.push_back(&one);
-      taken.push_back(&one);
-    }
-    if (given.empty()) continue;
-    if (auto next = go_on(); !next) return base::passing(next);
-    output.note(fmt::format("{} cases under the policy {}", given.size(), name));
-    auto printed = target.attack(policy, selftest::text_for_guest(given));
-    if (!printed) return base::passing(printed);
-    selftest::take_results(*printed, taken);
-  }
-  ::usleep(500'000);  // what is under way to a server
-  selftest::Outside const outside{[&](std::string const& token) { return rig->arrived(token); },
-                                  [&](std::string const& token) { return witness->passed(token); }};
-  std::vector<CaseVerdict> verdicts;
-  for (auto const& one : catalogue->cases)
-    verdicts.push_back(selftest::judge(one, outside));
+  for (auto const& [name, policy] : catalogue->policies)
+    if (step) step = attack_under(output, target, name, policy, catalogue->cases);
+  if (!step) return base::passing(step);
+  auto verdicts = judge_all(catalogue->cases, *rig, *witness, target);
+  if (auto forgotten = target.forget_credential(); !forgotten) return base::passing(forgotten);
   return verdicts;
 }
 

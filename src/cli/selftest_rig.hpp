@@ -1,14 +1,14 @@
 #pragma once
 
-#include "base/result.hpp"
+#include "cli/selftest_catalogue.hpp"
 
 #include <sys/types.h>
 
 #include <string>
 
 /// The small internet of `space selftest egress`: a network namespace without a way out, with the
-/// servers that controls must reach and attacks must not. They do one thing: write down what
-/// arrives.
+/// servers that controls must reach and attacks must not (selftest_servers.hpp). They write down
+/// what arrives, and answer as carelessly as servers do.
 namespace cli::selftest {
 
 class EgressRig {
@@ -28,8 +28,8 @@ class EgressRig {
   static constexpr char resolver[] = "203.0.113.53";
   static constexpr char network[] = "203.0.113.0/24";
 
-  /// Did any server read it?
-  bool arrived(std::string const& token) const;
+  /// All that the servers read until now, by connection and by name asked for.
+  std::vector<Arrival> arrived() const;
 
  private:
   EgressRig(std::string directory, std::string name)
@@ -51,10 +51,14 @@ class GuardWitness {
 
   /// Frames with this token.
   std::size_t passed(std::string const& token) const;
+  /// Connections of the slot in the kernel's table.
+  std::int64_t tracked() const;
 
  private:
-  explicit GuardWitness(std::string output) : output_(std::move(output)) {}
+  GuardWitness(std::string slot_netns, std::string output)
+      : slot_netns_(std::move(slot_netns)), output_(std::move(output)) {}
 
+  std::string slot_netns_;
   std::string output_;
   pid_t reader_ = 0;
 };
