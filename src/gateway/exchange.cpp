@@ -86,12 +86,16 @@ struct Injected {
   std::unique_ptr<Scrubber> scrubber;
 };
 
-/// What an answer must not show of a header: what follows its scheme, and of Basic the password
-/// too, as a server that has decoded it may say it.
+/// What an answer must not show of a header: what follows its scheme, all of it, for a secret may
+/// have spaces; and of Basic the password too, as a server that has decoded it may say it.
 std::vector<std::string> secrets_of(std::string_view value) {
-  auto const space = value.rfind(' ');
-  std::vector<std::string> out{std::string(value.substr(space + 1))};
-  if (!value.starts_with("Basic ")) return out;
+  auto const last = value.rfind(' ') + 1;
+  std::vector<std::string> out{std::string(value.substr(last))};
+  if (!value.starts_with("Basic ")) {
+    auto const begin = value.starts_with("Bearer ") ? value.find(' ') + 1 : 0;
+    if (begin != last) out.emplace_back(value.substr(begin));
+    return out;
+  }
   auto pair = base::base64_decoded(out.front());
   if (pair) out.push_back(pair->substr(pair->find(':') + 1));
   return out;
@@ -307,6 +311,7 @@ class HttpServer {
       co_await answer(
           502, "upstream_broke", "The server closed the connection before it answered.");
     answering_ = false;
+    count_hits(injected);
     finish_record("allowed");
     if (!keep || !head.keep_alive) {
       upstream_.reset();
@@ -441,7 +446,6 @@ class HttpServer {
                              *upstream_->stream,
                              upstream_->reader.take_all(),
                              scrubbers);
-    count_hits(&injected);
   }
 
   asio::awaitable<bool> send_answer_body(Framing framing, std::vector<Injected>* injected) {
@@ -474,7 +478,6 @@ class HttpServer {
         rest = one.scrubber->pass(rest);
         rest += one.scrubber->finish();
       }
-    count_hits(injected);
     bool const sent = co_await send_piece(rest, chunked);
     if (!sent) co_return false;
     if (chunked) outgoing_ += encode_chunk({});
@@ -512,9 +515,9 @@ class HttpServer {
     co_return co_await flush();
   }
 
-  void count_hits(std::vector<Injected> const* injected) {
-    if (!injected) return;
-    for (auto const& one : *injected) {
+  /// Also of an answer that was broken off: a guest that hung up has seen what came before.
+  void count_hits(std::vector<Injected> const& injected) {
+    for (auto const& one : injected) {
       record_.scrub_hits += static_cast<std::uint32_t>(one.scrubber->hits());
       if (one.scrubber->hits() > 0) record_.credential = one.id;  // of several, the one to look at
     }

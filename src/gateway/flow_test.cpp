@@ -478,6 +478,36 @@ TEST(Flow, AReflectedCredentialIsScrubbedWhereverItIsPut) {
   });
 }
 
+TEST(Flow, ASecretWithSpacesIsScrubbedWhole) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    rig.credential = "correct horse battery staple";
+    rig.origin.answer = "HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\ncorrect horse battery staple";
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(answer.ends_with("\r\n\r\n" + std::string(28, '*'))) << answer;
+  });
+}
+
+TEST(Flow, WhatWasScrubbedIsToldAlsoOfAnAnswerThatWasBrokenOffOrCompressed) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.close_after = true;
+    for (auto const* answer :
+         {"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nsk-secret-value-0123 ",
+          "HTTP/1.1 200 OK\r\nX-Echo: sk-secret-value-0123\r\nContent-Encoding: "
+          "gzip\r\nContent-Length: 2\r\n\r\nhi"}) {
+      rig.origin.answer = answer;
+      rig.records.all.clear();
+      auto const got = co_await rig.ask(fmt::format(
+          "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+      EXPECT_EQ(got.find("secret"), std::string::npos) << got;
+      bool const told = std::ranges::any_of(rig.records.all, [](auto const& one) {
+        return one.scrub_hits == 1 && one.credential == "c1/0";
+      });
+      EXPECT_TRUE(told) << answer;
+    }
+  });
+}
+
 TEST(Flow, AReflectedCredentialIsScrubbedInFramesToo) {
   auto const rules =
       R"({"id":"llm","hosts":["api.corp.example"],"ports":[TLS],"http":{"websocket":true},"inject":[{"credential":"llm-key"}]})";
