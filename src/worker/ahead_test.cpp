@@ -315,6 +315,31 @@ TEST_F(Ahead, WhatIsMadeOfATemplateGoesWithIt) {
   });
 }
 
+TEST_F(Ahead, WhatIsAtRestOutlivesItsTemplateAndTheMemoryThatItIsBasedOn) {
+  rig_.config.warm_target = 1;
+  auto request = usual();
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await wait_ready(worker, 1));
+    auto const started = co_await worker->start(request);
+    EXPECT_EQ(started ? started->started_by : "nothing", "warm machine");
+    EXPECT_TRUE(co_await worker->snapshot(request.sandbox, {1, "before-lunch"}));
+    EXPECT_TRUE(
+        co_await worker->change(request.sandbox, request.epoch, Sandbox::Change::What::suspend));
+  });
+  rig_.config.warm_target = 0;
+  fs::remove_all(rig_.config.pool() + "/templates/b1");
+  life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
+    EXPECT_TRUE(co_await eventually([&] { return snapshots("base-").empty(); }))
+        << "what was made of it goes";
+    auto child = usual();
+    child.from_snapshot = "before-lunch";
+    EXPECT_EQ(co_await started_by(worker, child), "snapshot");
+    ++request.epoch;
+    auto const restored = co_await worker->restore(request.sandbox, request);
+    EXPECT_TRUE(restored) << (restored ? "" : restored.error().message());
+  });
+}
+
 TEST_F(Ahead, AHostThatIsDrainedKeepsNoneWaiting) {
   rig_.config.warm_target = 2;
   life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
