@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "support"))
@@ -71,10 +72,10 @@ class Soak:
 
     # -- the API, which may be away for a while ---------------------------------------------------------------
 
-    def call(self, method, path, body=None, timeout=90):
+    def call(self, method, path, body=None, timeout=90, headers=None):
         """An answer, or the error that the platform gave; OSError when nobody knows what became of it."""
         try:
-            return self.platform.api(method, path, body, timeout=timeout)
+            return self.platform.api(method, path, body, timeout=timeout, headers=headers)
         except ApiError as error:
             if error.status in (500, 502, 503, 504):
                 raise OSError(f"{error.status}") from None
@@ -144,17 +145,26 @@ class Soak:
 
     def create(self, body=None):
         deadline = time.monotonic() + PATIENCE
+        # The same key until its answer came: what was made by a create whose answer was lost holds room that others need.
+        key, tries = uuid.uuid4().hex, 0
         while time.monotonic() < deadline:
             try:
-                made = self.call("POST", "/v1/sandboxes?wait=120", {"timeout_s": 7200, **(body or {})}, timeout=150)
+                made = self.call("POST", "/v1/sandboxes?wait=120", {"timeout_s": 7200, **(body or {})}, timeout=150,
+                                 headers={"Idempotency-Key": key})
                 sandbox = made["sandbox"]["id"]
                 if self.row(sandbox)["state"] == "running":
                     return sandbox
-            except (OSError, Lost):
-                pass  # a create that a fault cut short may fail; what it made is found at the end
+                raise Lost(made["sandbox"])
+            except OSError:
+                tries += 1
+                if tries == 5:  # a create that a fault cut short may have failed for good
+                    key, tries = uuid.uuid4().hex, 0
+            except Lost:
+                key, tries = uuid.uuid4().hex, 0
             except ApiError as error:
                 if error.status not in (409, 429):
                     raise
+                key, tries = uuid.uuid4().hex, 0
             time.sleep(0.5)
         raise Wrong(f"no sandbox could be made within {PATIENCE} s")
 
