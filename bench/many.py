@@ -18,7 +18,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import time
 
@@ -156,30 +155,6 @@ class Many:
         return rows
 
 
-class Thin:
-    """A btrfs of so many MiB on a sparse file: what is reserved for sandboxes is mostly never written, and a bench need not
-    have it all."""
-
-    def __init__(self, mib):
-        self.image = pathlib.Path(f"/var/tmp/space-bench-{os.getpid()}.img")
-        self.directory = pathlib.Path(f"/var/lib/space-bench-{os.getpid()}")
-        self.mib = mib
-
-    def __enter__(self):
-        self.image.touch(0o600)
-        os.truncate(self.image, self.mib << 20)
-        subprocess.run(["mkfs.btrfs", "-q", self.image], check=True)
-        self.directory.mkdir(0o755)
-        subprocess.run(["mount", "-o", "loop", self.image, self.directory], check=True)
-        self.directory.chmod(0o755)
-        return self.directory
-
-    def __exit__(self, *_):
-        subprocess.run(["umount", self.directory], check=False)
-        self.directory.rmdir()
-        self.image.unlink()
-
-
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", type=pathlib.Path, required=True, help="parts that the file has and --parts does not name are kept")
@@ -195,13 +170,8 @@ def main():
     document = json.loads(given.json.read_text()) if given.json.exists() else {}
     document.update(what="many", at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                     build=given.build, host=host_facts(), errors=[])
-    with Thin(5 * 1024 * (given.burst + 20)) as directory:
-        return measure_all(given, parts, document, directory)
-
-
-def measure_all(given, parts, document, directory):
     platform = Platform()
-    platform.data_dir = directory / "data"
+    platform.volume_mib = 5 * 1024 * (given.burst + 20)
     # What a machine really uses is a tenth of what is reserved for it.
     platform.up_options = ["--memory-mib-max", str(1024 * (given.burst + 16)), "--vcpus-max", str(given.burst + 16),
                            "--slots-max", str(given.burst + 28), "--pool-mib-max", str(5 * 1024 * (given.burst + 16))]

@@ -6,8 +6,9 @@
 
 Each lane owns one sandbox at a time and does a random thing to it: writes a line (a number that never comes twice),
 reads all lines back, pauses, suspends, resumes, lets a command wake it, forks it, takes a snapshot and goes on from
-that, ends it and begins anew. A line whose command was answered must be there for ever, in order; one whose answer was
-lost may be there; any other is a fault. A process that was started in the sandbox's first minute must be the same
+that, ends it and begins anew. A line whose command was answered must be there for ever, in order. One whose answer was
+lost may come at any time, since its command may stand before a machine that is stopped, but only once; one whose command
+was refused must never come. A process that was started in the sandbox's first minute must be the same
 process for all its life, so memory is verified as well as the disk.
 
 Meanwhile one thread kills programs of the platform (none of which may cost a sandbox anything) and, now and then, a
@@ -200,7 +201,7 @@ class Soak:
                        if what == "postgres" else self.platform.service_pid(what))
                 os.kill(pid, signal.SIGKILL)
                 self.count(f"killed {what}")
-                print(f"killed {what}", flush=True)
+                print(f"{time.strftime('%H:%M:%S')} killed {what}", flush=True)
             except (LookupError, OSError, ValueError):
                 continue  # it is dead already
 
@@ -224,26 +225,36 @@ class Lane:
         self.rng = random.Random(f"{soak.seed}-{number}")
         self.next = 0
         self.sandbox = None
-        self.lines = []  # (number, certain)
+        self.lines = []  # that are certain, in order
+        self.doubt = set()  # whose answers were lost, and that were not seen yet
+        self.refused = set()
+        self.history = []  # what was done and what came of it, for whoever has to find out why
         self.process = ""
 
     def begin(self, body=None):
         self.sandbox = self.soak.create(body)
         if body is None:
-            self.lines, self.process = [], ""
+            self.lines, self.doubt, self.refused, self.process = [], set(), set(), ""
         self.soak.count("created")
+
+    def note(self, what):
+        """When, and what: the last of these are printed with a fault."""
+        self.history.append(f"{time.strftime('%H:%M:%S')} {self.sandbox[-5:]} {what}")
 
     def write(self):
         number = f"{self.number}-{self.next}"
         self.next += 1
         try:
             self.soak.run(self.sandbox, "/bin/sh", "-c", f"echo {number} >> /var/tmp/lines && sync")
-            self.lines.append((number, True))
+            self.lines.append(number)
+            self.note(f"{number} written")
             self.soak.count("writes")
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.lines.append((number, False))
+        except BlockingIOError as refused:
+            self.refused.add(number)
+            self.note(f"{number} refused: {refused}")
+        except OSError as lost:
+            self.doubt.add(number)
+            self.note(f"{number} in doubt: {lost}")
             self.soak.count("writes in doubt")
 
     def verify(self):
@@ -259,15 +270,18 @@ class Lane:
         if same != begun:
             raise Wrong(f"{self.sandbox}: process {pid}, begun at {begun}, is now {same or 'gone'}")
         found = said.split()
-        left = list(found)
-        for number, certain in self.lines:
-            if left and left[0] == number:
-                left.pop(0)
-            elif certain:
-                raise Wrong(f"{self.sandbox}: line {number} was answered and is not there; found {found[-8:]}")
-        if left:
-            raise Wrong(f"{self.sandbox}: lines that nobody wrote: {left[:8]}")
-        self.lines = [(number, True) for number in found]  # what was in doubt is known now
+        seen = f"found {found[-8:]}, certain {self.lines[-8:]}, in doubt {sorted(self.doubt)}"
+        certain = [number for number in found if number not in self.doubt]
+        for what, numbers in (("twice", {number for number in found if found.count(number) > 1}),
+                              ("though they were refused", self.refused.intersection(found)),
+                              ("that nobody wrote", set(certain) - set(self.lines) - self.refused)):
+            if numbers:
+                raise Wrong(f"{self.sandbox}: lines {what}: {sorted(numbers)}; {seen}")
+        if certain != self.lines:
+            raise Wrong(f"{self.sandbox}: lines that were answered are missing or in another order; {seen}")
+        self.lines = found  # what came of those in doubt is certain now
+        self.doubt.difference_update(found)
+        self.note(f"verified up to {found[-1] if found else 'nothing'}")
         self.soak.count("verified")
 
     def change(self, verb):
@@ -284,6 +298,7 @@ class Lane:
         now = self.soak.row(self.sandbox)["state"]
         if now not in (row["state"], VERBS[verb]):
             raise Wrong(f"{self.sandbox} was {row['state']}, was told to {verb}, and is {now}")
+        self.note(f"{verb}: {row['state']} → {now}")
         if now == VERBS[verb]:
             self.soak.count(f"{verb}")
 
@@ -298,7 +313,8 @@ class Lane:
             if "sandbox" not in one:
                 continue
             child = Lane(self.soak, self.number)
-            child.sandbox, child.lines, child.process = one["sandbox"]["id"], list(self.lines), self.process
+            child.sandbox, child.process = one["sandbox"]["id"], self.process
+            child.lines, child.doubt, child.refused = list(self.lines), set(self.doubt), set(self.refused)
             try:
                 child.verify()
                 self.soak.count("forked")
@@ -355,7 +371,7 @@ class Lane:
         except Lost as lost:
             self.soak.check_loss(self.sandbox, lost)
         except Wrong as wrong:
-            self.soak.wrong(f"lane {self.number}: {wrong}")
+            self.soak.wrong(f"lane {self.number}: {wrong}\n    " + "\n    ".join(self.history[-30:]))
         except Exception as error:  # of ours
             self.soak.wrong(f"lane {self.number}: {type(error).__name__}: {error}")
 
@@ -403,6 +419,11 @@ def main():
         sys.exit("the soak starts machines: run it as root")
     print(f"seed {given.seed}: {given.sandboxes} sandboxes, {given.seconds} s", flush=True)
     platform = Platform()
+    # Each lane holds one sandbox, for moments two with their snapshot; most of a disk of 4 GiB is never written.
+    most = 2 * given.sandboxes + 4
+    platform.volume_mib = 3 * 5 * 1024 * most
+    platform.up_options = ["--memory-mib-max", str(1024 * most), "--vcpus-max", str(most), "--slots-max", str(most + 12),
+                           "--pool-mib-max", str(2 * 5 * 1024 * most)]
     failed = 1
     end_politely()
     try:

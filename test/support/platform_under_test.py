@@ -67,6 +67,7 @@ class Platform:
         self.slot_uid_base = 1_000_000 + random.randrange(1000) * 1000
         self.key = ""
         self.up_options: list[str] = []  # more words for `space up`
+        self.volume_mib = 0  # of a sparse file system of its own for the data, instead of what the host's disk has
         # Emulation works everywhere and needs no proof of 30 s; on a host whose KVM boots guests say "auto".
         self.accelerator = os.environ.get("SPACE_TEST_ACCELERATOR", "tcg")
 
@@ -110,12 +111,27 @@ class Platform:
         self.own()
         self.fault_file.write_text("")
         self.fault_file.chmod(0o666)  # every program of the installation takes lines out of it
+        if self.volume_mib:
+            self.mount_volume()
         self.up()
         # The pool takes four fifths of what was free: with less, tests would fail one by one as "all workers are full".
         pool = os.statvfs(self.data_dir / "pool")
         room_gib = (pool.f_blocks * pool.f_frsize) >> 30
         assert room_gib >= 20, f"the tests need a disk pool of 20 GiB, there is room for {room_gib} GiB: free some disk"
         return self
+
+    def mount_volume(self) -> None:
+        """What is reserved for sandboxes is mostly never written, and a host need not have it all. The file has no name any
+        more once it is mounted: with the mount it is gone, whoever ends that."""
+        image = pathlib.Path("/var/tmp") / f"space-{self.instance}.img"
+        try:
+            image.touch(0o600)
+            os.truncate(image, self.volume_mib << 20)
+            subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+            self.data_dir.mkdir(0o755)
+            subprocess.run(["mount", "-o", "loop", image, self.data_dir], check=True)
+        finally:
+            image.unlink(missing_ok=True)
 
     def up(self) -> None:
         self.space(
