@@ -203,6 +203,15 @@ void set_limits() {
   ::reboot(RB_DISABLE_CAD);
 }
 
+/// A guest without room reads the pages of its programs again and again, for minutes, before its
+/// kernel calls that out of memory. With this it keeps what was used within the last second, and
+/// kills at once when that does not fit (Documentation/admin-guide/mm/multigen_lru.rst).
+void end_thrashing() {
+  // A kernel that lacks them only takes longer.
+  static_cast<void>(write_kernel_file("/sys/kernel/mm/lru_gen/enabled", "y").has_value() &&
+                    write_kernel_file("/sys/kernel/mm/lru_gen/min_ttl_ms", "1000").has_value());
+}
+
 }  // namespace
 
 base::Result<void> boot_machine() {
@@ -218,6 +227,7 @@ base::Result<void> boot_machine() {
   GuestMachine().grow_root();
   furnish();
   set_limits();
+  end_thrashing();
   configure_network();
   write_names();
   return {};

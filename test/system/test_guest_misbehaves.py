@@ -61,17 +61,10 @@ def test_console_flood_is_bounded(platform, neighbour, nothing_left, make):
 
 
 def test_memory_hog_and_full_disk_are_errors_of_that_guest_only(make, neighbour):
-    from e2b import CommandExitException, NotEnoughSpaceException, TimeoutException
+    from e2b import CommandExitException, NotEnoughSpaceException
     sandbox = make()
-    hog = "exec python3 -c \"b=[]\nwhile True: b.append(bytearray(1<<24))\""
     with pytest.raises(CommandExitException) as raised:
-        try:
-            sandbox.commands.run(hog, timeout=100)
-        except TimeoutException:
-            # Seen once in a dozen runs: a guest without room reads the pages of its programs again and again before its kernel
-            # gives up. How long is no promise of ours; that the deadline holds meanwhile is, and so is how it ends.
-            assert sandbox.commands.run("echo still here", timeout=60).stdout == "still here\n"
-            sandbox.commands.run(hog, timeout=100)
+        sandbox.commands.run("exec python3 -c \"b=[]\nwhile True: b.append(bytearray(1<<24))\"", timeout=200)
     assert "out of memory" in raised.value.error and raised.value.exit_code == -1, raised.value
     assert sandbox.commands.run("echo still here").stdout == "still here\n"
 
