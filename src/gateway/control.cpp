@@ -18,6 +18,8 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t command_bytes_max = 8 << 20;
 constexpr std::size_t backlog_max = 4096;
+/// Kept free for what somebody must act on: a guest can fill the rest with what is denied.
+constexpr std::size_t backlog_reserve = 1024;
 constexpr std::size_t names_per_event = 256;
 constexpr std::size_t events_bytes = 16 * 1024;
 constexpr auto coalesce_every = 1s;
@@ -39,9 +41,10 @@ class EventSender final : public DecisionSink {
   void report(wire::GatewayDecision decision) override {
     auto const now = base::system_clock().steady_now();
     if (decision.decision == "denied" && coalesced(decision, now)) return;
+    auto const reserve = decision.decision == "reflected" ? backlog_reserve : 0;
     wire::GatewayEvent event;
     event.decision = std::move(decision);
-    if (queue_.size() >= backlog_max) {
+    if (queue_.size() >= backlog_max + reserve) {
       ++lost_;
       return;
     }

@@ -81,9 +81,13 @@ struct Upstream {
 
 /// What one request carries besides itself.
 struct Injected {
-  std::string credential;  // name
-  std::string id;          // id/version, for the audit
-  std::unique_ptr<Scrubber> scrubber;
+  struct One {
+    std::string id;     // id/version, for the audit
+    bool told = false;  // that it came back
+  };
+
+  std::vector<One> all;
+  std::unique_ptr<Scrubber> scrubber;  // of all, in their order; null where there are none
 };
 
 /// What an answer must not show of a header: what follows its scheme, all of it, for a secret may
@@ -214,8 +218,9 @@ class HttpServer {
     return decision;
   }
 
-  async::Task<std::vector<Injected>> inject(RequestHead& head, Decision const& decision) {
-    std::vector<Injected> out;
+  async::Task<Injected> inject(RequestHead& head, Decision const& decision) {
+    Injected out;
+    std::vector<std::vector<std::string>> secrets;
     auto const* rule = decision.rule_text;
     if (!rule) co_return out;
     if (rule->http || !rule->inject.empty()) strip_rewrites(head);
@@ -235,14 +240,16 @@ class HttpServer {
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
       head.remove("sec-websocket-extensions");  // nor could a compressed frame
-      out.push_back({one.credential,
-                     fmt::format("{}/{}", used->id, used->version),
-                     std::make_unique<Scrubber>(used->plain ? std::vector<std::string>()
-                                                            : secrets_of(used->value))});
+      out.all.push_back({.id = fmt::format("{}/{}", used->id, used->version)});
+      secrets.push_back(used->plain ? std::vector<std::string>() : secrets_of(used->value));
       head.fields.push_back({std::move(used->header), std::move(used->value)});
       flow_.credentials.push_back(one.credential);
-      record_.credential = out.back().id;
+      record_.credential = out.all.back().id;
     }
+    if (!out.all.empty()) out.scrubber = std::make_unique<Scrubber>(secrets);
+    for (auto& values : secrets)
+      for (auto& value : values)
+        explicit_bzero(value.data(), value.size());
     co_return out;
   }
 
@@ -283,16 +290,14 @@ class HttpServer {
     };
   }
 
-  asio::awaitable<bool> exchange(RequestHead& head,
-                                 Decision const& decision,
-                                 std::vector<Injected>& injected) {
+  asio::awaitable<bool> exchange(RequestHead& head, Decision const& decision, Injected& injected) {
     record_.address = upstream_->address;
     auto text = serialise(head);
     add_ready_body(head.body, text);
     auto const sent = co_await upstream_->stream->write_text(text);
     explicit_bzero(text.data(), text.size());
     for (auto& field : head.fields)
-      if (!injected.empty()) explicit_bzero(field.value.data(), field.value.size());
+      if (injected.scrubber) explicit_bzero(field.value.data(), field.value.size());
     bool keep = false;
     if (sent && uploaded_) {
       keep = co_await answer_from_upstream(head.method, decision, injected);
@@ -395,7 +400,7 @@ class HttpServer {
 
   asio::awaitable<bool> answer_from_upstream(std::string const& method,
                                              Decision const& decision,
-                                             std::vector<Injected>& injected) {
+                                             Injected& injected) {
     auto head = co_await read_response_head(method);
     if (!head) co_return false;
     record_.status = head->status;
@@ -413,42 +418,42 @@ class HttpServer {
       co_await relay_frames(injected);
       co_return false;
     }
-    bool const whole = co_await send_answer_body(method == "HEAD" ? Framing{} : head->body,
-                                                 is_scannable(*head) ? &injected : nullptr);
+    bool const whole =
+        co_await send_answer_body(method == "HEAD" ? Framing{} : head->body,
+                                  injected.scrubber && is_scannable(*head) ? &injected : nullptr);
     co_return whole && head->keep_alive;
   }
 
   /// What a guest must not learn or keep from an answer.
-  void clean(ResponseHead& head, Decision const& decision, std::vector<Injected>& injected) {
+  void clean(ResponseHead& head, Decision const& decision, Injected& injected) {
     head.remove("alt-svc");  // would send the client to HTTP/3, past us
-    if (!injected.empty()) head.remove("set-cookie");
+    if (injected.scrubber) head.remove("set-cookie");
     if (decision.rule_text)
       for (auto const& name : decision.rule_text->drop_response_headers)
         head.remove(name);
-    for (auto& one : injected) {
-      head.reason = one.scrubber->scrub(head.reason);
-      // In a name even asterisks would tell that it was there, and where.
-      std::erase_if(head.fields,
-                    [&](Field const& field) { return one.scrubber->finds(field.name); });
-      for (auto& field : head.fields)
-        field.value = one.scrubber->scrub(field.value);
-    }
+    if (!injected.scrubber) return;
+    auto& scrubber = *injected.scrubber;
+    head.reason = scrubber.scrub(head.reason);
+    // In a name even asterisks would tell that it was there, and where.
+    std::erase_if(head.fields, [&](Field const& field) { return scrubber.finds(field.name); });
+    for (auto& field : head.fields)
+      field.value = scrubber.scrub(field.value);
+    tell_reflected(injected);
   }
 
   /// Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
-  asio::awaitable<void> relay_frames(std::vector<Injected>& injected) {
-    std::vector<Scrubber*> scrubbers;
-    for (auto& one : injected)
-      scrubbers.push_back(one.scrubber.get());
+  asio::awaitable<void> relay_frames(Injected& injected) {
     co_await relay_websocket(gateway_,
                              guest_,
                              reader_.take_all(),
                              *upstream_->stream,
                              upstream_->reader.take_all(),
-                             scrubbers);
+                             injected.scrubber.get(),
+                             [this, &injected] { tell_reflected(injected); });
   }
 
-  asio::awaitable<bool> send_answer_body(Framing framing, std::vector<Injected>* injected) {
+  /// `injected`: null where the body is not searched.
+  asio::awaitable<bool> send_answer_body(Framing framing, Injected* injected) {
     BodyDecoder decoder(framing);
     bool const chunked = framing.kind == Framing::Kind::chunked;
     std::string content;
@@ -473,11 +478,10 @@ class HttpServer {
       if (!sent) co_return false;
     }
     std::string rest;
-    if (injected)
-      for (auto& one : *injected) {
-        rest = one.scrubber->pass(rest);
-        rest += one.scrubber->finish();
-      }
+    if (injected) {
+      rest = injected->scrubber->finish();
+      tell_reflected(*injected);
+    }
     bool const sent = co_await send_piece(rest, chunked);
     if (!sent) co_return false;
     if (chunked) outgoing_ += encode_chunk({});
@@ -493,14 +497,13 @@ class HttpServer {
     co_return sent.has_value();
   }
 
-  asio::awaitable<bool> send_content(std::string& content,
-                                     bool chunked,
-                                     std::vector<Injected>* injected) {
+  asio::awaitable<bool> send_content(std::string& content, bool chunked, Injected* injected) {
     record_.down_bytes += content.size();
     if (!gateway_.admit_bytes(0, content.size())) co_return false;
-    if (injected)
-      for (auto& one : *injected)
-        content = one.scrubber->pass(content);
+    if (injected) {
+      content = injected->scrubber->pass(content);
+      tell_reflected(*injected);
+    }
     co_return co_await send_piece(content, chunked);
   }
 
@@ -515,12 +518,35 @@ class HttpServer {
     co_return co_await flush();
   }
 
-  /// Also of an answer that was broken off: a guest that hung up has seen what came before.
-  void count_hits(std::vector<Injected> const& injected) {
-    for (auto const& one : injected) {
-      record_.scrub_hits += static_cast<std::uint32_t>(one.scrubber->hits());
-      if (one.scrubber->hits() > 0) record_.credential = one.id;  // of several, the one to look at
+  /// Each credential that came back, once, before the guest gets any of that piece: an answer may
+  /// have no end.
+  void tell_reflected(Injected& injected) {
+    if (injected.scrubber->hits() == 0) return;
+    for (std::size_t number = 0; number < injected.all.size(); ++number) {
+      auto& one = injected.all[number];
+      if (!injected.scrubber->found(number) || std::exchange(one.told, true)) continue;
+      wire::GatewayDecision told;
+      told.kind = "credential";
+      told.decision = "reflected";
+      told.reason = "a server sent it back";
+      told.host = record_.host;
+      told.port = record_.port;
+      told.address = record_.address;
+      told.level = record_.level;
+      told.rule = record_.rule;
+      told.method = record_.method;
+      told.path = record_.path;
+      told.credential = one.id;
+      gateway_.report(std::move(told));
     }
+  }
+
+  /// Also of an answer that was broken off: a guest that hung up has seen what came before.
+  void count_hits(Injected const& injected) {
+    if (!injected.scrubber) return;
+    record_.scrub_hits = static_cast<std::uint32_t>(injected.scrubber->hits());
+    for (auto const& one : injected.all)
+      if (one.told) record_.credential = one.id;  // of several, one to look at
   }
 
   asio::awaitable<bool> answer_denial() {

@@ -171,12 +171,14 @@ asio::awaitable<void> fake_broker(net::Stream stream,
     if (value->empty()) co_return;  // it dies of the question
     auto const use = wire::decode_text<wire::Use>(line.substr(0, line.find('\n')));
     wire::Used used;
-    used.ok = use && use->credential == "llm-key" && use->path == "/v1/messages";
+    bool const second = use && use->credential == "second-key";
+    used.ok = use && (use->credential == "llm-key" || second) && use->path == "/v1/messages";
     used.code = used.ok ? "" : "denied";
     used.message = used.ok ? "" : "the credential is not bound to this request";
-    used.header = "x-api-key";
+    used.header = second ? "x-second-key" : "x-api-key";
     used.value = used.ok ? *value : "";
-    used.id = "c1";
+    if (used.ok && second) used.value += "-and-more";
+    used.id = second ? "c2" : "c1";
     used.question = use ? use->question : 0;
     auto const sent = co_await stream->write_text(wire::encode_text(used) + "\n");
     if (!sent) co_return;
@@ -508,6 +510,63 @@ TEST(Flow, WhatWasScrubbedIsToldAlsoOfAnAnswerThatWasBrokenOffOrCompressed) {
   });
 }
 
+/// Which credentials were told to have come back, in this order.
+std::vector<std::string> reflected(Records const& records) {
+  std::vector<std::string> out;
+  for (auto const& one : records.all)
+    if (one.kind == "credential" && one.decision == "reflected") out.push_back(one.credential);
+  return out;
+}
+
+TEST(Flow, ACredentialThatCameBackIsToldBeforeTheGuestHasThatPieceOfAnAnswerWithoutEnd) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    rig.origin.answer =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "1c\r\ndata: sk-secret-value-0123\n\n\r\n";
+    auto secured =
+        co_await rig.secure(rig.connect("api.corp.example", rig.origin.port()), "api.corp.example");
+    EXPECT_TRUE(secured);
+    if (!secured) co_return;
+    auto const sent = co_await (*secured)->write_text(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(sent);
+    std::string text;
+    std::array<char, 4096> buffer;
+    while (text.find("data: ") == std::string::npos) {
+      auto const got = co_await (*secured)->read_some(buffer);
+      if (!got || *got == 0) break;
+      text.append(buffer.data(), *got);
+    }
+    EXPECT_NE(text.find("data: ********************\n"), std::string::npos) << text;
+    EXPECT_EQ(reflected(rig.records), std::vector<std::string>{"c1/0"});
+    EXPECT_FALSE(rig.records.has("request", "allowed")) << "the exchange goes on";
+  });
+}
+
+TEST(Flow, OfSeveralCredentialsThatCameBackEachIsTold) {
+  auto const rules =
+      R"({"id":"llm","hosts":["api.corp.example"],"ports":[TLS],"inject":[{"credential":"llm-key"},{"credential":"second-key"}]})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    auto const ask = [&] {
+      return rig.ask(fmt::format("POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n",
+                                 rig.origin.port()));
+    };
+    // The one is the beginning of the other.
+    rig.origin.answer =
+        "HTTP/1.1 200 OK\r\nX-Echo: sk-secret-value-0123\r\nContent-Length: "
+        "29\r\n\r\nsk-secret-value-0123-and-more";
+    auto const both = co_await ask();
+    EXPECT_TRUE(both.ends_with("\r\n\r\n" + std::string(29, '*'))) << both;
+    EXPECT_EQ(reflected(rig.records), (std::vector<std::string>{"c1/0", "c2/0"}));
+    rig.records.all.clear();
+    rig.origin.answer =
+        "HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\nsk-secret-value-0123-and-more";
+    auto const longer = co_await ask();
+    EXPECT_TRUE(longer.ends_with(std::string(29, '*'))) << longer;
+    EXPECT_EQ(reflected(rig.records), std::vector<std::string>{"c2/0"}) << "and that one alone";
+  });
+}
+
 TEST(Flow, AReflectedCredentialIsScrubbedInFramesToo) {
   auto const rules =
       R"({"id":"llm","hosts":["api.corp.example"],"ports":[TLS],"http":{"websocket":true},"inject":[{"credential":"llm-key"}]})";
@@ -527,6 +586,7 @@ TEST(Flow, AReflectedCredentialIsScrubbedInFramesToo) {
     EXPECT_TRUE(sent);
     auto const answer = co_await rig.read_answer(**secured);
     EXPECT_TRUE(answer.ends_with("\x81\x18got ********************\x81\x02ks")) << answer;
+    EXPECT_EQ(reflected(rig.records), std::vector<std::string>{"c1/0"}) << "they go on";
     EXPECT_EQ(rig.origin.received.find("deflate"), std::string::npos) << rig.origin.received;
   });
 }

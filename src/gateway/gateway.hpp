@@ -10,6 +10,7 @@
 #include "tls/minter.hpp"
 #include "wire/gateway.hpp"
 
+#include <functional>
 #include <list>
 
 /// The network of one sandbox. Everything that its guest sends arrives here, on sockets that
@@ -144,14 +145,16 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& upstream);
 
 /// The two directions of a WebSocket after its handshake, frame by frame: what is no frame ends
-/// both. The texts are bytes that were read ahead. The scrubbers go over what the server says, each
-/// frame by itself.
+/// both. The texts are bytes that were read ahead. The scrubber, if any, goes over what the server
+/// says, each frame by itself; `scrubbed_some` is called after each piece, before the guest gets
+/// it.
 asio::awaitable<void> relay_websocket(Gateway& gateway,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,
                                       std::string from_upstream,
-                                      std::vector<Scrubber*> scrubbers);
+                                      Scrubber* scrubber,
+                                      std::function<void()> scrubbed_some);
 
 /// A stream that first gives bytes which were read ahead of it.
 net::Stream with_prefix(std::string prefix, net::Stream stream);

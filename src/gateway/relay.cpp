@@ -9,14 +9,9 @@ constexpr std::size_t chunk_bytes = 16 * 1024;
 
 /// The lengths stay, so the frames do. What may be a beginning is held back within a frame only: a
 /// frame that ends is not kept waiting for the next one.
-std::string scrubbed(std::vector<Scrubber*> const& scrubbers,
-                     std::span<char const> bytes,
-                     WebSocketGuard const& guard) {
-  std::string text(bytes.data(), bytes.size());
-  for (auto* scrubber : scrubbers) {
-    text = scrubber->pass(text);
-    if (guard.between_frames()) text += scrubber->finish();
-  }
+std::string scrubbed(Scrubber& scrubber, std::span<char const> bytes, WebSocketGuard const& guard) {
+  auto text = scrubber.pass({bytes.data(), bytes.size()});
+  if (guard.between_frames()) text += scrubber.finish();
   return text;
 }
 
@@ -27,7 +22,8 @@ asio::awaitable<void> pump(Gateway* gateway,
                            net::ByteStream* to,
                            bool up,
                            WebSocketGuard* guard,
-                           std::vector<Scrubber*> scrubbers,
+                           Scrubber* scrubber,
+                           std::function<void()> scrubbed_some,
                            std::string ahead) {
   std::vector<char> buffer(ahead.begin(), ahead.end());
   std::size_t have = buffer.size();
@@ -46,9 +42,9 @@ asio::awaitable<void> pump(Gateway* gateway,
     auto const bytes = std::span(buffer).first(std::exchange(have, 0));
     if (!gateway->admit_bytes(up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
     if (guard && !guard->check({bytes.data(), bytes.size()})) break;
-    auto const clean = scrubbers.empty() ? std::string() : scrubbed(scrubbers, bytes, *guard);
-    auto const sent =
-        co_await to->write_all(scrubbers.empty() ? bytes : std::span<char const>(clean));
+    auto const clean = scrubber ? scrubbed(*scrubber, bytes, *guard) : std::string();
+    if (scrubber) scrubbed_some();
+    auto const sent = co_await to->write_all(scrubber ? std::span<char const>(clean) : bytes);
     if (!sent) break;
   }
   from->close();
@@ -99,8 +95,8 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream) {
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, {}, {}));
-  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, {}, {}));
+  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, nullptr, {}, {}));
+  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, nullptr, {}, {}));
   co_await both.join();
 }
 
@@ -109,18 +105,21 @@ asio::awaitable<void> relay_websocket(Gateway& gateway,
                                       std::string from_guest,
                                       net::ByteStream& upstream,
                                       std::string from_upstream,
-                                      std::vector<Scrubber*> scrubbers) {
+                                      Scrubber* scrubber,
+                                      std::function<void()> scrubbed_some) {
   WebSocketGuard up(WebSocketGuard::From::guest);
   WebSocketGuard down(WebSocketGuard::From::server);
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true, &up, {}, std::move(from_guest)));
+  both.spawn("up",
+             pump(&gateway, &guest, &upstream, true, &up, nullptr, {}, std::move(from_guest)));
   both.spawn("down",
              pump(&gateway,
                   &upstream,
                   &guest,
                   false,
                   &down,
-                  std::move(scrubbers),
+                  scrubber,
+                  std::move(scrubbed_some),
                   std::move(from_upstream)));
   co_await both.join();
 }

@@ -112,18 +112,25 @@ std::size_t place_of(char first, char second) noexcept {
 
 }  // namespace
 
-Scrubber::Scrubber(std::vector<std::string> const& values) {
+Scrubber::Scrubber(std::vector<std::vector<std::string>> const& values_of_owners)
+    : found_(values_of_owners.size(), false) {
   std::size_t bytes = 0;
-  for (auto const& value : values)
-    bytes += value.size();
+  std::size_t count = 0;
+  for (auto const& values : values_of_owners)
+    for (auto const& value : values) {
+      bytes += value.size();
+      ++count;
+    }
   text_.reserve(bytes * value_forms_max);
-  patterns_.reserve(values.size() * 14);
-  for (auto const& value : values)
-    if (value.size() >= value_bytes_min) add_value(value);
+  patterns_.reserve(count * 14);
+  for (std::size_t owner = 0; owner < values_of_owners.size(); ++owner)
+    for (auto const& value : values_of_owners[owner])
+      if (value.size() >= value_bytes_min) add_value(owner, value);
   if (!patterns_.empty()) prepare_search();
 }
 
-void Scrubber::add_value(std::string_view value) {
+void Scrubber::add_value(std::size_t owner, std::string_view value) {
+  auto const add = [&](std::string_view text) { this->add(owner, text); };
   Draft draft(value.size() * 3);
   add(value);
   if (!std::ranges::all_of(value, is_plain)) {
@@ -145,14 +152,14 @@ Scrubber::~Scrubber() {
 }
 
 std::string_view Scrubber::pattern(std::size_t number) const {
-  auto const& span = patterns_[number];
+  auto const& span = patterns_[number].span;
   return std::string_view(text_).substr(span.begin, span.size);
 }
 
-void Scrubber::add(std::string_view text) {
+void Scrubber::add(std::size_t owner, std::string_view text) {
   for (std::size_t i = 0; i < patterns_.size(); ++i)
-    if (pattern(i) == text) return;
-  patterns_.push_back({text_.size(), text.size()});
+    if (patterns_[i].owner == owner && pattern(i) == text) return;
+  patterns_.push_back({{text_.size(), text.size()}, owner});
   begins_[static_cast<unsigned char>(text[0])] = true;
   text_ += text;
   longest_ = std::max(longest_, text.size());
@@ -185,13 +192,21 @@ std::size_t Scrubber::longest_at(std::string_view text) const {
   return best;
 }
 
-void Scrubber::overwrite(std::string& text) {
-  if (patterns_.empty()) return;
-  std::size_t overwritten = 0;  // up to here
+/// Of two owners with one value both are meant.
+void Scrubber::note_found(std::string_view match) {
+  for (std::size_t number = 0; number < patterns_.size(); ++number)
+    if (pattern(number) == match) found_[patterns_[number].owner] = true;
+}
+
+std::size_t Scrubber::overwrite(std::string& text, std::size_t covered, std::size_t limit) {
+  if (patterns_.empty()) return 0;
+  std::size_t overwritten = covered;  // up to here
   // Behind the search, whose window must see the text as it came: a match may begin in another.
-  Span found;
+  Span found{0, covered};
   auto const settle = [&] {
-    std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(found.begin), found.size, '*');
+    auto const end = std::min(found.begin + found.size, limit);
+    if (found.begin < end)
+      std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(found.begin), end - found.begin, '*');
   };
   std::size_t end = window_ - 1;
   while (end < text.size()) {
@@ -201,8 +216,10 @@ void Scrubber::overwrite(std::string& text) {
       continue;
     }
     auto const begin = end - (window_ - 1);
+    if (begin >= limit) break;
     auto const size = longest_at(std::string_view(text).substr(begin));
     if (size > 0) {
+      note_found(std::string_view(text).substr(begin, size));
       if (begin >= overwritten) {
         settle();
         found = {begin, size};
@@ -215,20 +232,24 @@ void Scrubber::overwrite(std::string& text) {
     ++end;
   }
   settle();
+  return overwritten;
 }
 
 std::string Scrubber::pass(std::string_view bytes) {
   held_ += bytes;
-  overwrite(held_);
+  // A match that begins before what is held back cannot become a longer one; one behind is found
+  // again when more has come, or at the end.
   auto const held = beginning_at_end(held_);
-  if (held == 0) return std::exchange(held_, {});
   auto const safe = held_.size() - held;
+  auto const end = overwrite(held_, covered_, safe);
+  covered_ = end > safe ? end - safe : 0;
+  if (held == 0) return std::exchange(held_, {});
   auto out = held_.substr(0, safe);
   held_.erase(0, safe);
   return out;
 }
 
-/// How many bytes at the end could be the beginning of a pattern.
+/// How many bytes at the end could be the beginning of a pattern that is not there as a whole yet.
 std::size_t Scrubber::beginning_at_end(std::string_view text) const {
   if (patterns_.empty()) return 0;
   auto const most = std::min(text.size(), longest_ - 1);
@@ -236,7 +257,7 @@ std::size_t Scrubber::beginning_at_end(std::string_view text) const {
     auto const end = text.substr(text.size() - size);
     if (!begins_[static_cast<unsigned char>(end[0])]) continue;
     for (std::size_t number = 0; number < patterns_.size(); ++number)
-      if (pattern(number).starts_with(end)) return size;
+      if (pattern(number).size() > size && pattern(number).starts_with(end)) return size;
   }
   return 0;
 }
@@ -244,17 +265,18 @@ std::size_t Scrubber::beginning_at_end(std::string_view text) const {
 bool Scrubber::finds(std::string_view text) {
   auto const before = hits_;
   std::string copy(text);
-  overwrite(copy);
+  overwrite(copy, 0, copy.size());
   return hits_ > before;
 }
 
 std::string Scrubber::finish() {
+  overwrite(held_, std::exchange(covered_, 0), held_.size());
   return std::exchange(held_, {});
 }
 
 std::string Scrubber::scrub(std::string_view text) {
   std::string out(text);
-  overwrite(out);
+  overwrite(out, 0, out.size());
   return out;
 }
 

@@ -57,6 +57,46 @@ TEST(Scrubber, LooksForSeveralValues) {
   EXPECT_EQ(scrubber.scrub(secret), std::string(secret.size(), '*'));
 }
 
+/// The end of a piece may be a whole secret and the beginning of another, or lie in two of them.
+TEST(Scrubber, FindsTheLongerOfTwoWithOneBeginningAndTwoThatOverlapSplitAtEveryPlace) {
+  std::string const text = "1 password1234 2 password1 3 password12 4 abcdefghabcdefgh 5 password1";
+  for (std::size_t step = 1; step <= text.size(); ++step) {
+    Scrubber scrubber({"password1", "password1234", "abcdefgha"});
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); at += step)
+      out += scrubber.pass(std::string_view(text).substr(at, step));
+    out += scrubber.finish();
+    EXPECT_EQ(out, "1 ************ 2 ********* 3 *********2 4 *********bcdefgh 5 *********")
+        << step;
+    EXPECT_EQ(scrubber.hits(), 5U) << step;
+  }
+  for (std::size_t split = 0; split < 17; ++split) {
+    Scrubber scrubber("a1234567a");  // its end begins the next one
+    std::string const twice = "a1234567a1234567a";
+    auto out = scrubber.pass(std::string_view(twice).substr(0, split));
+    out += scrubber.pass(std::string_view(twice).substr(split));
+    EXPECT_EQ(out + scrubber.finish(), std::string(17, '*')) << split;
+  }
+}
+
+TEST(Scrubber, SaysWhoseItWas) {
+  Scrubber scrubber(std::vector<std::vector<std::string>>{
+      {"password1"}, {"nothing-of-it"}, {"password1234", "another-value"}, {"another-value"}});
+  EXPECT_EQ(scrubber.pass("password1") + scrubber.pass("234"), std::string(12, '*'));
+  EXPECT_TRUE(scrubber.found(2));
+  EXPECT_FALSE(scrubber.found(0)) << "it was the longer one";
+  EXPECT_FALSE(scrubber.found(3));
+  EXPECT_EQ(scrubber.scrub("another-value"), std::string(13, '*'));
+  EXPECT_TRUE(scrubber.found(3)) << "of two with one value both";
+  EXPECT_FALSE(scrubber.found(1));
+}
+
+TEST(Scrubber, KeepsNothingThatCannotBecomeMore) {
+  Scrubber scrubber("password1");
+  EXPECT_EQ(scrubber.pass("a password1"), "a *********") << "whole, and nothing can be added";
+  EXPECT_EQ(scrubber.hits(), 1U);
+}
+
 TEST(Scrubber, LeavesOtherTextAlone) {
   Scrubber scrubber(secret);
   auto out = scrubber.pass("nothing to see");

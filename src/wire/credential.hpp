@@ -4,11 +4,11 @@
 
 /// What the API, the worker, the gateway and the broker say to each other about credentials. Values travel once, from
 /// the API to the broker (`Seal`); from then on everybody but the broker sees ciphertext.
-///
 /// broker.sock (HTTP; API and worker):
 ///   POST   /seal              Seal  → Sealed            (API)
 ///   PUT    /leases            Lease → 204               (worker; replaces one of the same sandbox and credential)
 ///   DELETE /leases/{sandbox}        → 204               (worker; also ?credential=NAME)
+///   DELETE /gateways/{user id}      → 204               (worker; leases of whoever had this user id before)
 /// use.sock (JSON lines; gateways, told apart by their user id):
 ///   Use → Used               (answered in the order of the questions)
 namespace wire {

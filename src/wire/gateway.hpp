@@ -51,8 +51,8 @@ BOOST_DESCRIBE_STRUCT(GatewayApplied, (), (generation, connections, cut, error))
 
 /// One decision, for the audit and for `space policy watch`. Never a credential's value, never a query's value.
 struct GatewayDecision {
-  std::string kind;      // dns, connection, request, exchange_end
-  std::string decision;  // allowed, denied, error
+  std::string kind;      // dns, connection, request, credential, gap (only `count`); the worker's own: network, uplink
+  std::string decision;  // allowed, denied, error; of a credential: reflected, and from the worker quarantined
   std::string reason;
   std::string host;      // at most 253 bytes of [a-z0-9._-?]
   std::uint16_t port = 0;

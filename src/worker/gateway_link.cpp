@@ -299,7 +299,9 @@ asio::awaitable<void> GatewayLink::renew_broker() {
 void GatewayLink::record(wire::GatewayDecision const& decision) {
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
   host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
-  if (decision.scrub_hits > 0) quarantine(decision);
+  // At the first hit; and at the end of an exchange, as gateways tell that are older than we.
+  bool const reflected = decision.kind == "credential" && decision.decision == "reflected";
+  if (reflected || decision.scrub_hits > 0) quarantine(decision);
 }
 
 /// What a server sent back once, it may send back in a form that nobody finds: the sandbox does not
@@ -330,10 +332,9 @@ void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
   told.credential = decision.credential;
   host_.audit.add(wanted_.sandbox,
                   audit_record(wanted_.sandbox, wanted_.epoch, base::to_rfc3339(now), told));
-  base::log::warn("credential_quarantined",
-                  {{"sandbox", wanted_.sandbox},
-                   {"credential", decision.credential},
-                   {"host", decision.host}});
+  base::log::warn(
+      "credential_quarantined",
+      {{"sandbox", wanted_.sandbox}, {"credential", decision.credential}, {"host", decision.host}});
   revoked_.insert(found->name);
   wanted_.credentials.erase(found);
   spawn("end a quarantined lease", end_quarantined());
@@ -478,10 +479,9 @@ asio::awaitable<void> GatewayLink::check_rules() {
   auto const turn = co_await changing_.enter();
   if (state_ == State::off || !reach_) co_return;
   auto const reach = reach_;
-  auto const checked =
-      co_await async::blocking([client = host_.hostd, slot = wanted_.slot, reach] {
-        return client.check_rules(slot, passage_of(*reach));
-      });
+  auto const checked = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, reach] {
+    return client.check_rules(slot, passage_of(*reach));
+  });
   if (checked || state_ == State::off || reach_ != reach) co_return;
   if (checked.error().code() != base::Code::denied) {
     base::log::warn("rules_not_checked",
