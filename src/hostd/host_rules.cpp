@@ -34,16 +34,22 @@ Answer Host::check_rules(std::uint32_t slot, Passage const& passage) {
   if (!watches_rules()) return answer_of(Status::ok);
   auto netns = netns_of(slot);
   if (!netns) return failed(netns.error());
-  auto ours = rule_watch_.slot_is_ours(os::FdRef(*netns), kept_[slot].rules, passage);
+  auto& kept = kept_[slot];
+  auto ours =
+      rule_watch_.slot_is_ours(os::FdRef(*netns), kept.rules, passage, kept.net_bytes_per_s);
   if (!ours) return failed(ours.error());
   if (*ours) return answer_of(Status::ok);
   // Ours again and closed: the guest's frames are guarded, and its programs refused at once. What
   // it may reach is its worker's to say, which ends that network.
-  auto& rules = kept_[slot].rules;
-  rules = RuleState();
+  auto const budget =
+      kept.net_bytes_per_s.value_or(std::uint64_t{config_.net_mib_per_s_max} << 20U);
+  kept.rules = RuleState();
+  kept.net_bytes_per_s.reset();
   auto closed = close_slot(os::FdRef(*netns));
-  auto const budget = std::uint64_t{config_.net_mib_per_s_max} << 20U;
-  if (closed && budget > 0) closed = limit_network(os::FdRef(*netns), budget);
+  if (closed) {
+    kept.net_bytes_per_s = 0;
+    closed = limit_network_of(kept, budget);
+  }
   base::log::error("slot_rules_altered", {{"slot", slot}, {"closed", closed.has_value()}});
   return answer_of(Status::altered, "the slot's rules are not ours");
 }

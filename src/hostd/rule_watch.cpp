@@ -53,14 +53,14 @@ std::optional<std::string> take_rules_of(std::string const& chain, std::string& 
 
 }  // namespace
 
-std::optional<std::string> without_budget(std::string listing) {
+std::optional<SlotListing> without_budget(std::string listing) {
   auto const in = take_rules_of("budget_in", listing);
   auto const out = take_rules_of("budget_out", listing);
   if (!in || in != out) return std::nullopt;
   bool const one_line = std::ranges::count(*in, '\n') == 1 &&
                         in->starts_with("\t\tlimit rate over ") && in->ends_with(" counter drop\n");
   if (!in->empty() && !one_line) return std::nullopt;
-  return listing;
+  return SlotListing{.rules = std::move(listing), .budget = *in};
 }
 
 base::Result<void> RuleState::change(os::FdRef netns,
@@ -73,13 +73,15 @@ base::Result<void> RuleState::change(os::FdRef netns,
                      *after == *before + (done ? 1U : 0U);
   generation_.reset();
   if (alone) generation_ = *after;
+  if (passage == nullptr) budget_.reset();  // the other thing that is changed
   if (passage != nullptr && done) passage_ = *passage;
   return done;
 }
 
 base::Result<bool> RuleWatch::slot_is_ours(os::FdRef netns,
                                            RuleState& state,
-                                           Passage const& passage) {
+                                           Passage const& passage,
+                                           std::optional<std::uint64_t> bytes_per_s) {
   auto generation = generation_of(netns);
   if (!generation) return base::passing(generation);
   if (state.generation_ == *generation && state.passage_ == passage) return true;
@@ -88,7 +90,17 @@ base::Result<bool> RuleWatch::slot_is_ours(os::FdRef netns,
   if (!wanted) return base::passing(wanted);
   auto actual = rules_of(netns);
   if (!actual) return base::passing(actual);
-  if (without_budget(std::move(*actual)) != *wanted) return false;
+  auto const listing = without_budget(std::move(*actual));
+  if (!listing || listing->rules != *wanted) return false;
+  // One that somebody flushed or made wider lets a guest fill the host's line.
+  auto budget = state.budget_;
+  if (bytes_per_s) {
+    auto listed = listed_budget(*bytes_per_s);
+    if (!listed) return base::passing(listed);
+    budget = std::move(*listed);
+  }
+  if (budget && listing->budget != *budget) return false;
+  state.budget_ = listing->budget;
   // Of the moment before we read: what changed meanwhile shows at the next question.
   state.generation_ = *generation;
   state.passage_ = passage;
@@ -106,8 +118,23 @@ base::Result<std::string> RuleWatch::wanted_of_slot(Passage const& passage) {
   auto plain = without_budget(std::move(*listed));
   if (!plain) return base::fail(base::Code::internal, "a new slot has other rules than expected");
   wanted_passage_ = passage;
-  wanted_rules_ = *plain;
+  wanted_rules_ = std::move(plain->rules);
   return wanted_rules_;
+}
+
+base::Result<std::string> RuleWatch::listed_budget(std::uint64_t bytes_per_s) {
+  if (budget_bytes_ == bytes_per_s) return budget_rule_;
+  auto made = make_slot_network();
+  if (!made) return base::passing(made);
+  auto limited = limit_network(made->netns, bytes_per_s);
+  if (!limited) return base::passing(limited);
+  auto listed = rules_of(made->netns);
+  if (!listed) return base::passing(listed);
+  auto listing = without_budget(std::move(*listed));
+  if (!listing) return base::fail(base::Code::internal, "a new budget is listed as something else");
+  budget_bytes_ = bytes_per_s;
+  budget_rule_ = std::move(listing->budget);
+  return budget_rule_;
 }
 
 void RuleWatch::uplink_made(wire::Config const& config) {

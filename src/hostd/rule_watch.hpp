@@ -33,12 +33,17 @@ class RuleState {
 
   std::optional<std::uint32_t> generation_;
   Passage passage_;
+  std::optional<std::string> budget_;  // as it was listed when it was looked at last
 };
 
 class RuleWatch {
  public:
-  /// With a network budget or without: of a budget, all that is asked is that it is one.
-  base::Result<bool> slot_is_ours(os::FdRef netns, RuleState& state, Passage const& passage);
+  /// `bytes_per_s`: the network budget that was put into its rules, 0 for none. Where nobody knows
+  /// (hostd was started anew) any budget passes once, or none, and from then on only that one.
+  base::Result<bool> slot_is_ours(os::FdRef netns,
+                                  RuleState& state,
+                                  Passage const& passage,
+                                  std::optional<std::uint64_t> bytes_per_s);
 
   /// Remembers how the uplink stands now: just made or refreshed.
   void uplink_made(wire::Config const& config);
@@ -54,18 +59,26 @@ class RuleWatch {
   };
 
   base::Result<std::string> wanted_of_slot(Passage const& passage);
+  base::Result<std::string> listed_budget(std::uint64_t bytes_per_s);
   base::Result<bool> uplink_rules_match(wire::Config const& config) const;
 
   // The latest reference, since most slots have the same.
   std::optional<Passage> wanted_passage_;
   std::string wanted_rules_;
+  std::optional<std::uint64_t> budget_bytes_;
+  std::string budget_rule_;  // of that many
   std::optional<Generations> uplink_generations_;
   std::vector<std::string> resolvers_;  // that the uplink's rules name
   bool guarded_ = false;                // forwarding was off before us
 };
 
-/// A listing of a slot's rules with its budget taken out; nothing when there is something else in
-/// the budget's place. Pure.
-std::optional<std::string> without_budget(std::string listing);
+struct SlotListing {
+  std::string rules;   // without the budget
+  std::string budget;  // the one rule that both directions have, "" for none
+};
+
+/// Takes the budget out of a listing of a slot's rules; nothing when there is something else in its
+/// place. Pure.
+std::optional<SlotListing> without_budget(std::string listing);
 
 }  // namespace hostd

@@ -16,8 +16,14 @@ constexpr char budget[] = "\t\tlimit rate over 8 kbytes/second burst 64 kbytes c
 
 TEST(WithoutBudget, TakesOutABudgetAndNothingElse) {
   auto const plain = listing("", "");
-  EXPECT_EQ(without_budget(plain), plain);
-  EXPECT_EQ(without_budget(listing(budget, budget)), plain);
+  auto const none = without_budget(plain);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->rules, plain);
+  EXPECT_EQ(none->budget, "");
+  auto const limited = without_budget(listing(budget, budget));
+  ASSERT_TRUE(limited);
+  EXPECT_EQ(limited->rules, plain);
+  EXPECT_EQ(limited->budget, budget);
 }
 
 TEST(WithoutBudget, KnowsWhatIsNoBudget) {

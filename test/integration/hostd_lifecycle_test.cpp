@@ -426,6 +426,16 @@ TEST_F(HostdTest, AppliesTheLimitsOfAMachine) {
   EXPECT_THAT(rules, testing::ContainsRegex("chain budget_in \\{\n\t\tlimit rate over .*second"));
   EXPECT_THAT(rules, testing::ContainsRegex("chain budget_out \\{\n\t\tlimit rate over .*second"));
   EXPECT_THAT(rules, testing::Not(HasSubstr("64 mbytes/second"))) << "that of its making is gone";
+  EXPECT_TRUE(client().check_rules(6, {}));
+  auto const inside = fmt::format("nsenter --net={} nft ", netns);
+  auto const flush = inside + "flush chain netdev guard budget_in && " + inside +
+                     "flush chain inet steer budget_out";
+  ASSERT_EQ(::system(flush.c_str()), 0);  // NOLINT(concurrency-mt-unsafe)
+  auto const flushed = client().check_rules(6, {});
+  EXPECT_FALSE(flushed) << "a budget that is gone";
+  ASSERT_EQ(::system(fmt::format("{} list ruleset > {}", inside, path).c_str()), 0);  // NOLINT
+  EXPECT_EQ(os::read_text(path).value_or(""), rules) << "it is back, that of the machine";
+  EXPECT_TRUE(client().check_rules(6, {})) << "and known to be";
   // and the group.
   auto const groups = os::open_control_groups(installation_.config().instance);
   auto const doors = groups->doors("slot-6");

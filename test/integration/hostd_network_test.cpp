@@ -499,7 +499,7 @@ TEST_F(Slot, ItsRulesAreKnownToBeOursUntilSomebodyChangesThem) {
   for (auto const* change : changes_of_strangers) {
     SetUp();
     hostd::RuleState state(inside([] { return hostd::rules_generation().value_or(0); }));
-    auto const ours = [&] { return watch.slot_is_ours(netns_, state, {}).value_or(false); };
+    auto const ours = [&] { return watch.slot_is_ours(netns_, state, {}, 0).value_or(false); };
     EXPECT_TRUE(ours()) << change;
     peer_->send_ip({}, icmp(8, 1));  // counts grow; that is no change
     EXPECT_TRUE(gateway_answers());
@@ -514,7 +514,7 @@ TEST_F(Slot, AChangeThatWasTakenBackIsNone) {
   hostd::RuleWatch watch;
   hostd::RuleState state(inside([] { return hostd::rules_generation().value_or(0); }));
   run_inside("nft add table ip nat && nft delete table ip nat");
-  EXPECT_TRUE(watch.slot_is_ours(netns_, state, {}).value_or(false));
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, {}, 0).value_or(false));
 }
 
 TEST_F(Slot, ChangesOfOurOwnAreKnownAlsoToTheNextHostd) {
@@ -530,17 +530,35 @@ TEST_F(Slot, ChangesOfOurOwnAreKnownAlsoToTheNextHostd) {
   ASSERT_TRUE(told);
   auto const limited = state.change(netns_, [&] { return hostd::limit_network(netns_, 8192); });
   ASSERT_TRUE(limited);
-  EXPECT_TRUE(watch.slot_is_ours(netns_, state, passage).value_or(false));
-  EXPECT_FALSE(watch.slot_is_ours(netns_, state, {}).value_or(true)) << "another passage";
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, passage, 8192).value_or(false));
+  EXPECT_FALSE(watch.slot_is_ours(netns_, state, {}, 8192).value_or(true)) << "another passage";
 
   hostd::RuleWatch another;
   hostd::RuleState unknown;
-  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}).value_or(true));
-  EXPECT_TRUE(another.slot_is_ours(netns_, unknown, passage).value_or(false));
+  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}, {}).value_or(true));
+  EXPECT_TRUE(another.slot_is_ours(netns_, unknown, passage, {}).value_or(false));
   // Somebody's change beside one of ours is not covered by it.
   run_inside("nft add table ip nat");
   ASSERT_TRUE(unknown.change(netns_, [&] { return hostd::let_through(netns_, {}); }, &passage));
-  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}).value_or(true));
+  EXPECT_FALSE(another.slot_is_ours(netns_, unknown, {}, {}).value_or(true));
+}
+
+TEST_F(Slot, ABudgetThatSomebodyTookAwayOrMadeWiderIsNoticed) {
+  hostd::RuleWatch watch;
+  constexpr std::uint64_t bytes = 3'000'000;
+  char const* const flush =
+      "nft flush chain netdev guard budget_in && nft flush chain inet steer budget_out";
+  hostd::RuleState state;
+  ASSERT_TRUE(state.change(netns_, [&] { return hostd::limit_network(netns_, bytes); }));
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, {}, bytes).value_or(false));
+  hostd::RuleState unknown;  // of a hostd that was started since
+  EXPECT_TRUE(watch.slot_is_ours(netns_, unknown, {}, {}).value_or(false));
+  run_inside(flush);
+  EXPECT_FALSE(watch.slot_is_ours(netns_, state, {}, bytes).value_or(true));
+  EXPECT_FALSE(watch.slot_is_ours(netns_, unknown, {}, {}).value_or(true)) << "it was there before";
+  ASSERT_TRUE(state.change(netns_, [&] { return hostd::limit_network(netns_, 2 * bytes); }));
+  EXPECT_FALSE(watch.slot_is_ours(netns_, state, {}, bytes).value_or(true)) << "a wider one";
+  EXPECT_TRUE(watch.slot_is_ours(netns_, state, {}, 2 * bytes).value_or(false));
 }
 
 TEST_F(Slot, PolicesBothDirectionsToItsBudget) {
