@@ -79,6 +79,8 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
   base::Result<void> sent;
   if (path == "/node") {
     sent = co_await response.send(json_response(200, wire::encode_text(report)));
+  } else if (path == "/metrics") {
+    sent = co_await response.send(json_response(200, samples));
   } else if (path == "/ended") {
     co_await stream_ends(response);
   } else if (path == "/sandboxes" && request.head.method == "POST") {

@@ -33,7 +33,8 @@ class FakeWorker final : public http::Handler {
   std::vector<std::pair<std::string, std::uint64_t>>
       deletes;  // every DELETE, in order, with its epoch
   wire::NodeReport report;
-  std::string metrics;  // what agents say
+  std::string metrics;         // what agents say
+  std::string samples = "[]";  // what it counted itself, as JSON
   std::chrono::milliseconds delete_delay{0};
   std::chrono::milliseconds start_delay{0};
   std::chrono::milliseconds move_delay{0};   // of pause, resume, suspend, restore, snapshot

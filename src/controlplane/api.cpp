@@ -60,10 +60,12 @@ struct Api::Door final : http::Handler {
 
 void add_all_routes(Router& router,
                     Native& native,
+                    MetricsRoutes& metrics,
                     PolicyRoutes& policies,
                     CredentialRoutes& credentials,
                     e2b::E2b& e2b) {
   native.add_routes(router);
+  metrics.add_routes(router);
   policies.add_routes(router);
   credentials.add_routes(router);
   e2b.add_routes(router);
@@ -85,6 +87,7 @@ Api::Api(asio::any_io_executor executor,
       network_(executor, store_, workers_, network_options(config)),
       service_(executor, store_, nodes_, workers_, hub_, tokens_, network_, service_options()),
       native_(service_, store_, nodes_, workers_, hub_, guests_, native_options(config)),
+      metrics_(nodes_, workers_),
       policies_(service_, network_, store_, workers_),
       credentials_(network_, store_, executor, config.broker_socket()),
       quarantine_(nodes_, store_, network_),
@@ -96,7 +99,7 @@ Api::Api(asio::any_io_executor executor,
       public_server_(executor, *door_),
       internal_server_(executor, internal_),
       loops_(executor) {
-  add_all_routes(router_, native_, policies_, credentials_, e2b_);
+  add_all_routes(router_, native_, metrics_, policies_, credentials_, e2b_);
 }
 
 Api::~Api() = default;

@@ -3,6 +3,7 @@
 #include "controlplane/e2b_routes.hpp"
 #include "controlplane/front.hpp"
 #include "controlplane/internal.hpp"
+#include "controlplane/metrics.hpp"
 #include "controlplane/native.hpp"
 #include "controlplane/native_credentials.hpp"
 #include "controlplane/native_policies.hpp"
@@ -50,6 +51,7 @@ class Api {
   NetworkService network_;
   SandboxService service_;
   Native native_;
+  MetricsRoutes metrics_;
   PolicyRoutes policies_;
   CredentialRoutes credentials_;
   Quarantine quarantine_;
@@ -68,6 +70,7 @@ class Api {
 /// Every route of the API, for tests that walk the table. The handlers must not be called.
 void add_all_routes(Router& router,
                     Native& native,
+                    MetricsRoutes& metrics,
                     PolicyRoutes& policies,
                     CredentialRoutes& credentials,
                     e2b::E2b& e2b);

@@ -2,6 +2,7 @@
 
 #include "base/id.hpp"
 #include "base/log.hpp"
+#include "base/metric_names.hpp"
 #include "controlplane/tokens.hpp"
 #include "domain/labels.hpp"
 #include "wire/codec.hpp"
@@ -387,6 +388,7 @@ asio::awaitable<void> Front::send(Exchange& exchange, base::Result<Reply> reply)
 }
 
 void Front::record(Exchange const& exchange, int status) {
+  base::metrics().count(base::metric::api_requests, {fmt::format("{}xx", status / 100)});
   if (!exchange.authenticated) return;
   auto const& head = exchange.request.head;
   store::KeyUse use;

@@ -191,6 +191,12 @@ async::Task<json::value> WorkerClient::metrics(std::string address,
   co_return wire::parse_json(response->body, answer_bytes_max);
 }
 
+async::Task<std::vector<base::MetricSample>> WorkerClient::samples(std::string address,
+                                                                   base::Deadline deadline) {
+  auto response = co_await call(std::move(address), "GET", "/metrics", {}, deadline);
+  co_return decoded<std::vector<base::MetricSample>>(std::move(response));
+}
+
 async::Task<std::string> WorkerClient::console(std::string address,
                                                std::string sandbox,
                                                base::Deadline deadline) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/metrics.hpp"
 #include "http/client.hpp"
 #include "wire/gateway.hpp"
 #include "wire/worker.hpp"
@@ -69,6 +70,9 @@ class WorkerClient {
   async::Task<json::value> metrics(std::string address,
                                    std::string sandbox,
                                    base::Deadline deadline);
+  /// What the worker counted; neither checked nor bounded but in bytes.
+  async::Task<std::vector<base::MetricSample>> samples(std::string address,
+                                                       base::Deadline deadline);
   async::Task<std::string> console(std::string address,
                                    std::string sandbox,
                                    base::Deadline deadline);

@@ -1,6 +1,7 @@
 #include "gateway/control.hpp"
 
 #include "base/log.hpp"
+#include "base/metrics.hpp"
 #include "wire/text.hpp"
 
 #include <arpa/inet.h>
@@ -100,12 +101,23 @@ class EventSender final : public DecisionSink {
         event.decision = repeat.decision;
         push(event);
       }
+      tell_metrics();
       auto const old = base::system_clock().steady_now() - coalesce_every;
       std::erase_if(repeats_, [&](auto const& pair) { return pair.second.since < old; });
     }
   }
 
  private:
+  /// What leaves no record. Without a worker it goes on counting.
+  void tell_metrics() {
+    if (!stream_ || queue_.size() >= backlog_max) return;
+    auto const counted = base::metrics().take();
+    if (counted.empty()) return;
+    wire::GatewayEvent event;
+    event.metrics = wire::encode_text(counted);
+    push(event);
+  }
+
   struct Repeat {
     wire::GatewayDecision decision;
     std::uint32_t count = 0;

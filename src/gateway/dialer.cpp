@@ -1,7 +1,15 @@
 #include "gateway/dialer.hpp"
 
+#include "base/metric_names.hpp"
+
 namespace gateway {
 namespace {
+
+namespace metric = base::metric;
+
+void count_failure(std::string_view stage) {
+  base::metrics().count(metric::upstream_failures, {stage});
+}
 
 // Long enough for a far server, short enough that a second address gets its turn within the whole
 // deadline.
@@ -21,17 +29,22 @@ base::Error why_not_reached(std::vector<Address> const& tried, base::Error last)
 async::Task<Dialer::Connected> Dialer::dial(domain::HostName host,
                                             std::uint16_t port,
                                             base::Deadline deadline) {
+  auto const began = base::system_clock().steady_now();
   auto const until = std::min(deadline, base::system_clock().in(resolve_timeout));
   auto addresses = co_await resolver_.resolve(std::move(host), until);
+  if (!addresses) count_failure("resolve");
   if (!addresses) co_return base::passing(addresses);
   std::erase_if(*addresses, [&](Address const& address) { return !filter_.allows(address); });
   if (addresses->empty()) {
+    count_failure("private_address");
     co_return base::fail(base::Code::denied,
                          "the name leads to private or reserved addresses only");
   }
   auto const tried = *addresses;
   auto connected = co_await connect_first(std::move(*addresses), port, deadline);
   if (!connected) co_return std::unexpected(why_not_reached(tried, std::move(connected.error())));
+  std::chrono::duration<double> const took = base::system_clock().steady_now() - began;
+  base::metrics().observe(metric::upstream_connect_seconds, took.count());
   co_return connected;
 }
 
@@ -43,6 +56,7 @@ async::Task<Dialer::Connected> Dialer::dial_tls(domain::HostName host,
   if (!connected) co_return base::passing(connected);
   auto secured =
       co_await tls::connect(trust_, std::move(connected->stream), std::move(name), deadline);
+  if (!secured) count_failure("tls");
   if (!secured) co_return base::passing(secured, "upstream");
   Connected out;
   out.stream = std::move(*secured);
@@ -54,8 +68,10 @@ async::Task<Dialer::Connected> Dialer::dial_address(std::uint32_t ipv4,
                                                     std::uint16_t port,
                                                     base::Deadline deadline) {
   auto const address = address_of_ipv4(ipv4);
-  if (!filter_.allows(address))
+  if (!filter_.allows(address)) {
+    count_failure("private_address");
     co_return base::fail(base::Code::denied, "the address is private or reserved");
+  }
   std::vector<Address> only(1, address);
   co_return co_await connect_first(std::move(only), port, deadline);
 }
@@ -77,6 +93,7 @@ async::Task<Dialer::Connected> Dialer::connect_first(std::vector<Address> addres
     last = stream.error();
     if (base::system_clock().steady_now() >= deadline) break;
   }
+  count_failure("connect");
   co_return std::unexpected(std::move(last));
 }
 

@@ -1,3 +1,4 @@
+#include "base/metric_names.hpp"
 #include "gateway/gateway.hpp"
 
 #include <netinet/in.h>
@@ -22,6 +23,9 @@ std::string answer(Gateway& gateway, std::string_view message) {
     return policy && policy->knows_name(name);
   };
   auto out = answer_query(message, gateway.names(), allows);
+  // The others have a record.
+  if (out.verdict == DnsVerdict::answered || out.verdict == DnsVerdict::no_data)
+    base::metrics().count(base::metric::dns_queries, {"allowed"});
   if (out.made) gateway.name_made(out.made->first, out.made->second);
   if (out.verdict != DnsVerdict::answered && out.verdict != DnsVerdict::no_data &&
       out.verdict != DnsVerdict::ignored) {

@@ -1,3 +1,4 @@
+#include "base/metric_names.hpp"
 #include "gateway/client_hello.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/http1.hpp"
@@ -79,7 +80,10 @@ class FlowServer {
 
   /// The guest asked for a name: the address it dialled is that name's and nobody else's.
   asio::awaitable<void> run_named(domain::EgressPolicy const& policy) {
+    auto const began = base::system_clock().steady_now();
     auto const decision = policy.judge_connection(*flow().host, flow().port);
+    std::chrono::duration<double> const took = base::system_clock().steady_now() - began;
+    base::metrics().observe(base::metric::decision_seconds, took.count());
     gateway_.report(decision_of(decision, flow()));
     if (!decision.allowed) co_return;
     flow().flow = decision.flow;
@@ -204,6 +208,7 @@ class FlowServer {
         co_await gateway_.minter().accept(flow().host->str(),
                                           with_prefix(std::move(received_), std::move(guest_)),
                                           base::system_clock().in(first_bytes_timeout));
+    base::metrics().count(base::metric::tls_handshakes, {secured ? "ok" : "failed"});
     if (!secured) {
       // The old stream is gone with the failed handshake.
       flow().cut = {};

@@ -3,6 +3,7 @@
 
 #include "tls/minter.hpp"
 
+#include "base/metric_names.hpp"
 #include "tls/context.hpp"
 
 #include <unordered_map>
@@ -145,6 +146,8 @@ class MemoryMinter final : public Minter, public std::enable_shared_from_this<Me
     if (minted_.size() >= names_max) minted_.clear();
     auto leaf = mint(host);
     if (!leaf) return base::passing(leaf);
+    std::chrono::duration<double> const took = clock_.steady_now() - now;
+    base::metrics().observe(base::metric::mint_seconds, took.count());
     minted_.insert_or_assign(
         host,
         Minted{std::move(*leaf), now + validity - std::chrono::hours(2), now, clock_.wall_now()});

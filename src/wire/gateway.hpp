@@ -79,7 +79,8 @@ struct GatewayEvent {
   std::optional<GatewayDecision> decision;
   std::optional<std::map<std::string, std::string>> names;  // new ones as they are made; all when asked
   std::optional<bool> broker_lost;                          // a new connection is wanted
+  std::optional<std::string> metrics;  // JSON: base::MetricSample's, what was counted since the last event of this kind
 };
-BOOST_DESCRIBE_STRUCT(GatewayEvent, (), (started, applied, decision, names, broker_lost))
+BOOST_DESCRIBE_STRUCT(GatewayEvent, (), (started, applied, decision, names, broker_lost, metrics))
 
 }  // namespace wire

@@ -1,6 +1,7 @@
 #include "worker/api.hpp"
 
 #include "base/log.hpp"
+#include "worker/metrics.hpp"
 
 #include <charconv>
 
@@ -135,6 +136,8 @@ async::Task<http::Response> Api::answer(http::Request* request) {
   constexpr std::string_view snapshots = "/snapshots";
   if (path.starts_with(snapshots))
     co_return co_await answer_snapshots(request, path.substr(snapshots.size()));
+  if (path == "/metrics" && method == "GET")
+    co_return json_response(200, wire::encode_text(samples_of(worker_)));
   if (path == "/audit" && method == "GET") co_return co_await list_audit(request->head);
   constexpr std::string_view prefix = "/sandboxes/";
   if (!path.starts_with(prefix)) co_return no_such_route();

@@ -2,8 +2,10 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "base/metric_names.hpp"
 #include "os/host_addresses.hpp"
 #include "os/host_resolvers.hpp"
+#include "worker/metrics.hpp"
 
 #include <fstream>
 #include <sstream>
@@ -116,6 +118,7 @@ asio::awaitable<void> GatewayLink::live(From from) {
     crashes_.push_back(now);
     while (crashes_.front() < now - crash_window)
       crashes_.pop_front();
+    base::metrics().count(base::metric::gateway_restarts);
     base::log::warn("gateway_lost", {{"sandbox", wanted_.sandbox}, {"times", crashes_.size()}});
     if (crashes_.size() >= crashes_max)
       co_return co_await switch_off("its gateway failed three times");
@@ -242,6 +245,8 @@ asio::awaitable<void> GatewayLink::read_events() {
 void GatewayLink::on_event(wire::GatewayEvent event) {
   if (event.decision) record(*event.decision);
   if (event.names) remember(*event.names);
+  if (event.metrics && !merge_gateway(base::metrics(), *event.metrics))
+    base::log::warn("strange_metrics", {{"sandbox", wanted_.sandbox}});
   if (event.broker_lost && !std::exchange(renewing_, true)) spawn("broker", renew_broker());
   if (event.started) {
     bool const again = std::exchange(guest_knows_one_, true);
@@ -297,6 +302,7 @@ asio::awaitable<void> GatewayLink::renew_broker() {
 }
 
 void GatewayLink::record(wire::GatewayDecision const& decision) {
+  count_decision(base::metrics(), decision);
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
   host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
   // At the first hit; and at the end of an exchange, as gateways tell that are older than we.
@@ -332,6 +338,7 @@ void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
   told.credential = decision.credential;
   host_.audit.add(wanted_.sandbox,
                   audit_record(wanted_.sandbox, wanted_.epoch, base::to_rfc3339(now), told));
+  count_decision(base::metrics(), told);
   base::log::warn(
       "credential_quarantined",
       {{"sandbox", wanted_.sandbox}, {"credential", decision.credential}, {"host", decision.host}});

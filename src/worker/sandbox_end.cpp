@@ -1,5 +1,6 @@
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "base/metric_names.hpp"
 #include "worker/sandbox.hpp"
 
 /// A running sandbox, and its end. An end goes on until nothing is left, whatever it meets on the
@@ -141,6 +142,7 @@ asio::awaitable<void> Sandbox::end() {
   base::log::info(
       "sandbox_ended",
       {{"sandbox", id()}, {"epoch", epoch()}, {"cause", entry_.cause}, {"detail", entry_.detail}});
+  if (!entry_.internal) base::metrics().count(base::metric::ends, {entry_.cause});
   if (!entry_.internal) host_.ended.add(entry_);
   become(State::ended);
 }

@@ -1,4 +1,5 @@
 #include "base/log.hpp"
+#include "worker/metrics.hpp"
 #include "worker/sandbox.hpp"
 
 /// A sandbox's network: its gateway from the slot's making to the end.
@@ -37,7 +38,10 @@ async::Task<wire::GatewayApplied> Sandbox::set_policy(wire::SetPolicy wanted) {
     co_return base::fail(base::Code::conflict,
                          "this host gives sandboxes no network (uplink: none)");
   auto const gateway = gateway_;
+  Stopwatch const watch;
   auto applied = co_await gateway->apply(wanted.policy, wanted.credentials);
+  base::metrics().observe(
+      base::metric::policy_apply_seconds, watch.seconds(), {applied ? "ok" : "failed"});
   if (!applied) co_return applied;
   entry_.policy = std::move(wanted.policy);
   if (wanted.credentials) entry_.credentials = std::move(*wanted.credentials);

@@ -1,5 +1,6 @@
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "base/metric_names.hpp"
 #include "worker/agent_client.hpp"
 #include "worker/sandbox.hpp"
 
@@ -70,12 +71,18 @@ asio::awaitable<void> Sandbox::start() {
                      {"ms", entry_.timeline.back().at_ms},
                      {"by", describe().started_by}});
     if (warm) co_return become(State::warm);
+    if (!internal())
+      base::metrics().observe(base::metric::start_seconds,
+                              entry_.timeline.back().at_ms / 1000,
+                              {describe().started_by});
     request_ = wire::StartSandbox();  // the guest knows its token and environment; we need not
     co_return become(State::running);
   }
   base::log::warn(
       "sandbox_start_failed",
       {{"sandbox", id()}, {"what", start_error_->message()}, {"detail", start_error_->detail()}});
+  if (!internal())
+    base::metrics().count(base::metric::start_failures, {base::name_of(start_error_->code())});
   blame("start_failed", start_error_->message());
   entry_.error_code = base::name_of(start_error_->code());
 }

@@ -1,4 +1,5 @@
 #include "base/log.hpp"
+#include "worker/metrics.hpp"
 #include "worker/worker.hpp"
 
 #include <filesystem>
@@ -21,6 +22,37 @@ std::unexpected<base::Error> other_life() {
   return base::fail(base::Code::conflict, "this is another life of the sandbox");
 }
 
+std::string_view name_of(Sandbox::Change::What what) {
+  using What = Sandbox::Change::What;
+  switch (what) {
+    case What::pause:
+      return "pause";
+    case What::resume:
+      return "resume";
+    case What::suspend:
+      return "suspend";
+    case What::restore:
+      return "restore";
+    case What::snapshot:
+      break;
+  }
+  return "snapshot";
+}
+
+async::Task<void> change_counted(std::shared_ptr<Sandbox> sandbox,
+                                 std::shared_ptr<Sandbox::Change> wanted) {
+  auto const what = name_of(wanted->what);
+  Stopwatch const watch;
+  auto done = co_await sandbox->change(std::move(wanted));
+  if (done) {
+    base::metrics().observe(base::metric::change_seconds, watch.seconds(), {what});
+  } else {
+    base::metrics().count(base::metric::change_failures,
+                          {what, base::name_of(done.error().code())});
+  }
+  co_return done;
+}
+
 }  // namespace
 
 async::Task<wire::WorkerSandbox> Worker::change(std::string sandbox,
@@ -31,7 +63,7 @@ async::Task<wire::WorkerSandbox> Worker::change(std::string sandbox,
   if (here->epoch() != epoch) co_return other_life();
   auto const wanted = std::make_shared<Sandbox::Change>();
   wanted->what = what;
-  auto done = co_await here->change(wanted);
+  auto done = co_await change_counted(here, wanted);
   if (!done) co_return std::unexpected(std::move(done.error()));
   co_return here->describe();
 }
@@ -49,7 +81,7 @@ async::Task<wire::WorkerSandbox> Worker::restore(std::string sandbox, wire::Star
     auto const wanted = std::make_shared<Sandbox::Change>();
     wanted->what = Sandbox::Change::What::restore;
     wanted->request = request;
-    auto done = co_await here->change(wanted);
+    auto done = co_await change_counted(here, wanted);
     if (done) co_return here->describe();
     // Machines of nobody make room for somebody's.
     bool const full = done.error().code() == base::Code::exhausted;
@@ -77,7 +109,7 @@ async::Task<wire::SnapshotReport> Worker::snapshot(std::string sandbox,
   auto const wanted = std::make_shared<Sandbox::Change>();
   wanted->what = Sandbox::Change::What::snapshot;
   wanted->snapshot = std::move(request.snapshot);
-  auto done = co_await here->change(wanted);
+  auto done = co_await change_counted(here, wanted);
   if (!done) co_return std::unexpected(std::move(done.error()));
   co_return wanted->report;
 }

@@ -3,9 +3,11 @@ refusal stands beside a control that arrives by the allowed way, so that a dead 
 
 import json
 import time
+import urllib.request
 
 import pytest
 from platform_under_test import eventually
+from prometheus_client.parser import text_string_to_metric_families
 
 ALLOWED = {"hosts": ["allowed.example"]}
 
@@ -263,3 +265,47 @@ def test_the_audit_log_is_whole_and_holds_no_query(platform, guest, rig, decisio
     assert len(lines) > 3
     for before, after in zip(lines, lines[1:]):
         assert after["prev"] == before["hash"] and after["seq"] == before["seq"] + 1
+
+
+def scraped(platform):
+    """{(name, labels without the node): value}, through Prometheus' own parser."""
+    request = urllib.request.Request(platform.http_url + "/metrics", headers={"Authorization": f"Bearer {platform.key}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "node"}
+            key = (sample.name, tuple(sorted(labels.items())))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return text, found
+
+
+def test_metrics_count_what_passed_and_name_nobody(platform, guest, rig):
+    _, before = scraped(platform)
+    control(guest, rig)
+    code, said, _ = guest.run("getent hosts metrics.neighbour.example")
+    assert code == 2, said
+
+    def more(name, **labels):
+        key = (name, tuple(sorted(labels.items())))
+        return scraped(platform)[1].get(key, 0) > before.get(key, 0)
+
+    # What leaves no record comes from the gateway once a second.
+    for name, labels in (("space_egress_flows_total", {"decision": "allowed", "reason": "allowed"}),
+                         ("space_egress_requests_total", {"decision": "allowed", "status": "2xx"}),
+                         ("space_egress_bytes_total", {"direction": "down"}),
+                         ("space_dns_queries_total", {"decision": "allowed"}),
+                         ("space_dns_queries_total", {"decision": "denied"}),
+                         ("space_tls_handshakes_total", {"result": "ok"}),
+                         ("space_decision_seconds_count", {}),
+                         ("space_upstream_connect_seconds_count", {})):
+        eventually(lambda name=name, labels=labels: more(name, **labels), 20, f"{name} {labels} grows")
+    text, now = scraped(platform)
+    assert now[("space_node_up", ())] == 1 and now[("space_sandboxes", (("state", "running"),))] >= 1
+    assert now[("space_policy_apply_seconds_count", (("result", "ok"),))] >= 1
+    assert any(name == "space_sandbox_start_seconds_count" and value >= 1 for (name, _), value in now.items())
+    for secret in (guest.id, "allowed.example", "neighbour", platform.key):
+        assert secret not in text, secret
