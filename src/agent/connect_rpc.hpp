@@ -147,6 +147,8 @@ class Fields {
  public:
   explicit Fields(json::value const& message);
 
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+
   /// Texts with a NUL are refused: none of our fields may hold one.
   std::string text(std::string_view name);
   std::optional<std::string> optional_text(std::string_view name);

@@ -14,7 +14,15 @@ struct Query {
   std::optional<std::string> username;
   std::optional<std::string> signature;
   std::optional<std::int64_t> expiration;
+  std::optional<mode_t> mode;
 };
+
+template <class Number> std::optional<Number> number_in(std::string_view text) {
+  Number number = 0;
+  auto const [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  bool const good = problem == std::errc() && end == text.data() + text.size();
+  return good ? std::optional(number) : std::nullopt;
+}
 
 base::Result<Query> query_of(http::RequestHead const& head) {
   auto parameters = http::parse_query(head.query());
@@ -24,13 +32,16 @@ base::Result<Query> query_of(http::RequestHead const& head) {
     if (name == "path" && !query.path) query.path = std::move(value);
     if (name == "username" && !query.username) query.username = std::move(value);
     if (name == "signature" && !query.signature) query.signature = std::move(value);
+    if (name == "mode" && !query.mode) {
+      query.mode = number_in<mode_t>(value);
+      if (!query.mode || *query.mode > 0777)
+        return base::fail(base::Code::invalid_argument, "mode: expected 0 to 511");
+    }
     if (name != "signature_expiration" || query.expiration) continue;
-    std::int64_t seconds = 0;
-    auto const [end, problem] = std::from_chars(value.data(), value.data() + value.size(), seconds);
-    if (value.empty() || problem != std::errc() || end != value.data() + value.size())
+    query.expiration = number_in<std::int64_t>(value);
+    if (!query.expiration)
       return base::fail(base::Code::invalid_argument,
                         "signature_expiration: expected Unix seconds");
-    query.expiration = seconds;
   }
   return query;
 }
@@ -62,8 +73,11 @@ FilesHandler::Answer<FilesHandler::Admitted> FilesHandler::admit(http::RequestHe
         401, fmt::format("error looking up user '{0}': unknown user {0}", name.value_or(""))});
   auto path = resolve_path(query->path.value_or(""), *user, context_.default_workdir);
   if (!path) return std::unexpected(Refusal{400, path.error().message()});
-  return Admitted{
-      *std::move(user), *std::move(path), query->path.has_value(), context_.default_workdir};
+  return Admitted{*std::move(user),
+                  *std::move(path),
+                  query->path.has_value(),
+                  context_.default_workdir,
+                  query->mode};
 }
 
 asio::awaitable<void> FilesHandler::refuse(http::ResponseWriter& response, Refusal refusal) const {

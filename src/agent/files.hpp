@@ -6,7 +6,10 @@
 #include "agent/users.hpp"
 #include "http/server.hpp"
 
+#include <sys/types.h>
+
 #include <map>
+#include <optional>
 
 namespace agent {
 
@@ -34,6 +37,7 @@ class FilesHandler final : public http::Handler {
     std::string path;  // resolved; for uploads without a path in the query: ""
     bool has_path = false;
     std::string workdir;
+    std::optional<mode_t> mode;  // of what is uploaded
   };
 
   struct Stored {

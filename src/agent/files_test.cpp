@@ -150,6 +150,28 @@ TEST(FilesUpload, AnExistingFileKeepsItsModeAndItsInode) {
   });
 }
 
+TEST(FilesUpload, PermissionBitsAreGivenWhereTheCallerSaysSo) {
+  with_guest([](Guest& guest) -> asio::awaitable<void> {
+    auto const path = guest.etc.home() + "/run.sh";
+    auto const mode_of_it = [&] {
+      struct stat status{};
+      EXPECT_EQ(::stat(path.c_str(), &status), 0);
+      return status.st_mode & 07777U;
+    };
+    auto const made = co_await post_raw(guest, "path=run.sh&mode=488", "new");
+    EXPECT_EQ(made.status, 200);
+    EXPECT_EQ(mode_of_it(), 0750U);
+    auto const again = co_await post_raw(guest, "path=run.sh&mode=292", "newer");
+    EXPECT_EQ(again.status, 200);
+    EXPECT_EQ(mode_of_it(), 0444U) << "of one that was there, too";
+    for (auto const* wrong : {"512", "2541", "-1", "", "x", "0x1"}) {
+      auto const bad = co_await post_raw(guest, std::string("path=run.sh&mode=") + wrong, "no");
+      EXPECT_EQ(bad.status, 400) << wrong;
+    }
+    EXPECT_EQ(content_of(path), "newer");
+  });
+}
+
 TEST(FilesUpload, WhatIsNoFileIsRefused) {
   with_guest([](Guest& guest) -> asio::awaitable<void> {
     auto const home = guest.etc.home();

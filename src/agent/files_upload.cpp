@@ -250,7 +250,7 @@ class FilesHandler::Upload {
   asio::awaitable<Problem> close() {
     auto problem = co_await flush();
     if (problem) co_return problem;
-    auto finishing = [this] { return writer_->finish(metadata_); };
+    auto finishing = [this] { return writer_->finish(metadata_, admitted_.mode); };
     auto const finished = co_await async::blocking(std::move(finishing));
     if (!finished) co_return refusal_of(finished.error());
     done_.push_back(writer_->path());

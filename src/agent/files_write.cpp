@@ -84,12 +84,15 @@ FileResult<void> FileWriter::write(std::string_view bytes) {
   return {};
 }
 
-FileResult<void> FileWriter::finish(std::map<std::string, std::string> const& metadata) {
+FileResult<void> FileWriter::finish(std::map<std::string, std::string> const& metadata,
+                                    std::optional<mode_t> mode) {
   // What an older file was told about its old content goes with that content.
   if (!metadata.empty() || !created_) {
     auto set = set_metadata(file_.get(), path_, metadata);
     if (!set) return set;
   }
+  if (mode && ::fchmod(file_.get(), *mode) != 0)
+    return file_fail_errno(errno, "change the mode of", path_);
   // Some file systems report a full disk only here.
   if (::close(file_.release()) != 0 && errno != EINTR)
     return file_fail_errno(errno, "write", path_);

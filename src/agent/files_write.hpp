@@ -4,7 +4,10 @@
 #include "agent/users.hpp"
 #include "os/fd.hpp"
 
+#include <sys/types.h>
+
 #include <map>
+#include <optional>
 #include <string>
 
 namespace agent {
@@ -19,8 +22,9 @@ class FileWriter {
   static FileResult<FileWriter> open(std::string path, User const& user);
 
   FileResult<void> write(std::string_view bytes);
-  /// The file has exactly this metadata afterwards.
-  FileResult<void> finish(std::map<std::string, std::string> const& metadata);
+  /// The file has exactly this metadata afterwards and, when it says so, these permission bits.
+  FileResult<void> finish(std::map<std::string, std::string> const& metadata,
+                          std::optional<mode_t> mode);
   /// After a failure: takes away what this upload created. An older file stays, with what was
   /// written.
   void discard() noexcept;

@@ -31,6 +31,16 @@ RpcResult<json::value> list_answer(std::string const& path,
   return json::value(json::object{{"entries", std::move(array)}});
 }
 
+/// Ours beyond the protocol: the permission bits of a new directory.
+RpcResult<std::optional<mode_t>> mode_in(json::value const& message) {
+  Fields fields(message);
+  if (!fields.has("mode")) return std::nullopt;
+  auto const mode = fields.u32("mode");
+  if (auto bad = fields.problem()) return std::unexpected(*std::move(bad));
+  if (mode > 0777) return rpc_fail(RpcCode::invalid_argument, "mode: expected 0 to 511");
+  return mode;
+}
+
 }  // namespace
 
 FilesystemService::FilesystemService(asio::any_io_executor executor, Context const& context)
@@ -89,7 +99,11 @@ asio::awaitable<RpcResult<json::value>> FilesystemService::unary(RpcCall call,
   if (method == "Remove" && Fields(message).text("path").empty())
     co_return rpc_fail(RpcCode::invalid_argument, "path is required");
   if (method == "Stat") co_return co_await stat(*std::move(caller));
-  if (method == "MakeDir") co_return co_await make_dir(*std::move(caller));
+  if (method == "MakeDir") {
+    auto const mode = mode_in(message);
+    if (!mode) co_return std::unexpected(mode.error());
+    co_return co_await make_dir(*std::move(caller), *mode);
+  }
   if (method == "Remove") co_return co_await remove(*std::move(caller));
   if (method == "CreateWatcher")
     co_return co_await create_watcher(*std::move(caller), std::move(message));
@@ -106,11 +120,12 @@ FilesystemService::Answer FilesystemService::stat(Caller caller) {
   co_return co_await async::blocking(std::move(work));
 }
 
-FilesystemService::Answer FilesystemService::make_dir(Caller caller) {
+FilesystemService::Answer FilesystemService::make_dir(Caller caller, std::optional<mode_t> mode) {
   auto work = [path = std::move(caller.path),
                user = caller.user,
+               mode,
                etc_dir = context_.etc_dir]() -> RpcResult<json::value> {
-    auto const made = make_directory(path, user);
+    auto const made = make_directory(path, user, mode);
     if (!made) return std::unexpected(rpc_error_of(made.error()));
     return entry_answer(path, etc_dir);
   };

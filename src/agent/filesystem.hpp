@@ -50,7 +50,7 @@ class FilesystemService final : public RpcService {
   RpcResult<Caller> caller_of(RpcCall const& call, json::value const& message) const;
 
   Answer stat(Caller caller);
-  Answer make_dir(Caller caller);
+  Answer make_dir(Caller caller, std::optional<mode_t> mode);
   Answer list_dir(Caller caller, std::uint32_t depth);
   Answer remove(Caller caller);
   Answer move(RpcCall call, json::value message);

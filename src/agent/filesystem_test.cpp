@@ -174,6 +174,12 @@ TEST(FilesystemMakeDir, MakesParentsAndSaysWhatIsThere) {
     EXPECT_EQ(code_of(file), "invalid_argument");
     auto const below = co_await call(guest, "MakeDir", {{"path", "file/x"}});
     EXPECT_EQ(code_of(below), "invalid_argument");
+    auto const closed = co_await call(guest, "MakeDir", {{"path", "p/q"}, {"mode", 0700}});
+    EXPECT_EQ(closed.json().at("entry").at("permissions").as_string(), "drwx------");
+    auto const parent = co_await call(guest, "Stat", {{"path", "p"}});
+    EXPECT_EQ(parent.json().at("entry").at("permissions").as_string(), "drwxr-xr-x");
+    auto const wrong = co_await call(guest, "MakeDir", {{"path", "r"}, {"mode", 01777}});
+    EXPECT_EQ(code_of(wrong), "invalid_argument");
   });
 }
 

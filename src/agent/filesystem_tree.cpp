@@ -152,7 +152,9 @@ FileResult<void> ensure_directories(std::string const& path, User const& user) {
   }
 }
 
-FileResult<void> make_directory(std::string const& path, User const& user) {
+FileResult<void> make_directory(std::string const& path,
+                                User const& user,
+                                std::optional<mode_t> mode) {
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode))
@@ -160,7 +162,13 @@ FileResult<void> make_directory(std::string const& path, User const& user) {
     return file_fail(EINVAL,
                      fmt::format("path already exists but it is not a directory: {}", path));
   }
-  return ensure_directories(path, user);
+  auto made = ensure_directories(path, user);
+  if (!made || !mode) return made;
+  // By a descriptor that follows no link: the guest may have put another thing there meanwhile.
+  os::Fd const directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory || ::fchmod(directory.get(), *mode) != 0)
+    return file_fail_errno(errno, "change the mode of", path);
+  return {};
 }
 
 FileResult<void> move_path(std::string const& source,

@@ -3,6 +3,10 @@
 #include "agent/filesystem_failure.hpp"
 #include "agent/users.hpp"
 
+#include <sys/types.h>
+
+#include <optional>
+
 /// Changes to the tree. All of it blocks.
 namespace agent {
 
@@ -12,8 +16,10 @@ namespace agent {
 FileResult<void> ensure_directories(std::string const& path, User const& user);
 
 /// MakeDir: as above, but EEXIST for an existing directory and EINVAL for anything else that bears
-/// the name.
-FileResult<void> make_directory(std::string const& path, User const& user);
+/// the name. `mode`: the permission bits of the last one.
+FileResult<void> make_directory(std::string const& path,
+                                User const& user,
+                                std::optional<mode_t> mode);
 
 /// Renames, making the parents of the destination; copies and removes when it lies on another file
 /// system (the copy gets its name only when it is whole). ENOENT when there is no source.

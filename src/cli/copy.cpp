@@ -7,6 +7,8 @@
 
 #include <charconv>
 #include <filesystem>
+#include <ranges>
+#include <vector>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -35,9 +37,16 @@ class Copier {
   async::Task<void> copy_one(CopyPlace from, CopyPlace to, bool many);
   async::Task<void> upload(std::string here, std::string sandbox, std::string there);
   async::Task<void> upload_file(std::string here, std::string sandbox, std::string there);
-  async::Task<void> make_folder(std::string sandbox, std::string there);
+  async::Task<void> make_folder(std::string here, std::string sandbox, std::string there);
   async::Task<void> download(std::string sandbox, std::string there, std::string here);
-  async::Task<void> download_file(std::string sandbox, std::string there, std::string here);
+  async::Task<void> download_folder(std::string sandbox,
+                                    std::string there,
+                                    json::value entry,
+                                    std::string here);
+  async::Task<void> download_file(std::string sandbox,
+                                  std::string there,
+                                  std::string here,
+                                  mode_t mode);
   async::Task<json::value> stat(std::string sandbox, std::string there);
   std::string target(std::string_view sandbox, std::string_view below, std::string_view path) const;
   void note_copied(std::string_view from, std::string_view to, std::uint64_t bytes);
@@ -46,6 +55,39 @@ class Copier {
   CopyOptions options_;
   Progress progress_ = Progress::on_stderr();
   json::array copied_{};
+};
+
+/// The permission bits that an entry of a sandbox tells. What a guest says is not trusted further:
+/// no set-id bit comes out, and our umask counts as for any new file.
+mode_t mode_of(json::value const& entry, mode_t otherwise) {
+  auto const& mode = member_of(entry, "mode");
+  return mode.is_int64() ? static_cast<mode_t>(mode.get_int64()) & 0777U : otherwise;
+}
+
+/// Folders that were made for a download, and what they may once everything is in them: one that
+/// nobody may write to could not be filled.
+class MadeFolders {
+ public:
+  base::Result<void> make(std::string const& path, mode_t mode) {
+    std::error_code failed;
+    bool const made = fs::create_directories(path, failed);
+    if (failed) return base::fail_errno(failed.value(), "make the folder " + path);
+    if (made) made_.emplace_back(path, mode);
+    return {};
+  }
+
+  base::Result<void> finish() {
+    for (auto const& [path, mode] : std::views::reverse(made_)) {
+      struct stat status{};
+      bool const done = ::stat(path.c_str(), &status) == 0 &&
+                        ::chmod(path.c_str(), status.st_mode & mode & 0777U) == 0;
+      if (!done) return base::fail_errno("change the mode of the folder " + path);
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::pair<std::string, mode_t>> made_;
 };
 
 void Copier::note_copied(std::string_view from, std::string_view to, std::uint64_t bytes) {
@@ -107,7 +149,7 @@ async::Task<void> Copier::upload(std::string here, std::string sandbox, std::str
     co_return base::fail(base::Code::not_found, "there is no such file or folder here");
   if (!fs::is_directory(status))
     co_return co_await upload_file(std::move(here), std::move(sandbox), std::move(there));
-  auto made = co_await make_folder(sandbox, there);
+  auto made = co_await make_folder(here, sandbox, there);
   if (!made) co_return base::passing(made);
   fs::recursive_directory_iterator entries(here, failed);
   for (; !failed && entries != fs::recursive_directory_iterator(); entries.increment(failed)) {
@@ -116,7 +158,7 @@ async::Task<void> Copier::upload(std::string here, std::string sandbox, std::str
     auto const place = there + "/" + relative;
     base::Result<void> done;
     if (entry.is_directory() && !entry.is_symlink())
-      done = co_await make_folder(sandbox, place);
+      done = co_await make_folder(entry.path().string(), sandbox, place);
     else if (entry.is_regular_file())
       done = co_await upload_file(entry.path().string(), sandbox, place);
     else
@@ -128,8 +170,11 @@ async::Task<void> Copier::upload(std::string here, std::string sandbox, std::str
   co_return base::Result<void>();
 }
 
-async::Task<void> Copier::make_folder(std::string sandbox, std::string there) {
-  json::object body{{"path", there}};
+/// One that is there already keeps its own permission bits.
+async::Task<void> Copier::make_folder(std::string here, std::string sandbox, std::string there) {
+  struct stat status{};
+  if (::stat(here.c_str(), &status) != 0) co_return base::fail_errno("look at it");
+  json::object body{{"path", there}, {"mode", status.st_mode & 0777U}};
   if (!options_.user.empty()) body["user"] = options_.user;
   auto made = co_await session_.api.call(
       "POST", path_of("sandboxes", sandbox, "/files/mkdir"), std::move(body), in_a_minute());
@@ -149,7 +194,8 @@ async::Task<void> Copier::upload_file(std::string here, std::string sandbox, std
   auto const size = static_cast<std::uint64_t>(status.st_size);
   auto connection = co_await session_.api.connect();
   if (!connection) co_return base::passing(connection);
-  auto head = session_.api.head("PUT", target(sandbox, "", there));
+  auto head = session_.api.head(
+      "PUT", fmt::format("{}&mode={}", target(sandbox, "", there), status.st_mode & 0777U));
   head.headers.add("Content-Type", "application/octet-stream");
   head.headers.add("Content-Length", fmt::format("{}", size));
   auto begun = co_await connection->begin(std::move(head));
@@ -182,15 +228,25 @@ async::Task<void> Copier::download(std::string sandbox, std::string there, std::
   auto entry = co_await stat(sandbox, there);
   if (!entry) co_return base::passing(entry);
   auto const type = text_of(*entry, "type");
-  if (type != "directory")
-    co_return co_await download_file(std::move(sandbox), std::move(there), std::move(here));
-  auto const root = text_of(*entry, "path");
+  if (type != "directory") {
+    auto const mode = mode_of(*entry, 0666);
+    co_return co_await download_file(std::move(sandbox), std::move(there), std::move(here), mode);
+  }
+  co_return co_await download_folder(
+      std::move(sandbox), std::move(there), std::move(*entry), std::move(here));
+}
+
+async::Task<void> Copier::download_folder(std::string sandbox,
+                                          std::string there,
+                                          json::value entry,
+                                          std::string here) {
+  auto const root = text_of(entry, "path");
   auto listing = co_await session_.api.call(
       "GET", target(sandbox, "/list", there) + "&depth=64", nullptr, in_a_minute());
   if (!listing) co_return base::passing(listing);
-  std::error_code failed;
-  fs::create_directories(here, failed);
-  if (failed) co_return base::fail_errno(failed.value(), "make the folder " + here);
+  MadeFolders folders;
+  auto made = folders.make(here, mode_of(entry, 0777));
+  if (!made) co_return base::passing(made);
   auto const* entries = member_of(*listing, "entries").if_array();
   if (!entries)
     co_return base::fail(base::Code::internal, "the API's answer has no list of entries");
@@ -203,24 +259,27 @@ async::Task<void> Copier::download(std::string sandbox, std::string there, std::
     }
     auto const place = here + "/" + *relative;
     if (text_of(one, "type") == "directory") {
-      fs::create_directories(place, failed);
-      if (failed) co_return base::fail_errno(failed.value(), "make the folder " + place);
+      made = folders.make(place, mode_of(one, 0777));
+      if (!made) co_return base::passing(made);
     } else if (text_of(one, "type") == "file") {
-      auto done = co_await download_file(sandbox, path, place);
+      auto done = co_await download_file(sandbox, path, place, mode_of(one, 0666));
       if (!done) co_return base::passing(done, *relative);
     } else {
       session_.out.note(fmt::format("space: left out {}: neither a file nor a folder", *relative));
     }
   }
-  co_return base::Result<void>();
+  co_return folders.finish();
 }
 
-async::Task<void> Copier::download_file(std::string sandbox, std::string there, std::string here) {
+async::Task<void> Copier::download_file(std::string sandbox,
+                                        std::string there,
+                                        std::string here,
+                                        mode_t mode) {
   auto exchange = co_await session_.api.stream(
       "GET", target(sandbox, "", there), {}, {}, base::system_clock().in(30s));
   if (!exchange) co_return base::passing(exchange);
   auto const temporary = fmt::format("{}.{}.part", here, getpid());
-  os::Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  os::Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file) co_return base::fail_errno("write " + here);
   std::uint64_t expected = 0, received = 0;
   auto const length = (*exchange)->head.headers.get("Content-Length");

@@ -88,13 +88,16 @@ asio::awaitable<void> FakeGuest::stream(http::ResponseWriter& response) {
 asio::awaitable<void> FakeGuest::serve_files(http::Request& request,
                                              http::ResponseWriter& response) {
   auto const query = http::parse_query(request.head.query());
-  std::string path;
-  for (auto const& [name, value] : *query)
+  std::string path, mode;
+  for (auto const& [name, value] : *query) {
     if (name == "path") path = value;
+    if (name == "mode") mode = value;
+  }
   base::Result<void> sent;
   if (request.head.method == "POST") {
     auto body = co_await request.body.read_all(64 << 20);
     files[path] = body.value_or("");
+    if (!mode.empty()) modes[path] = mode;
     auto const name = path.substr(path.rfind('/') + 1);
     sent = co_await response.send(answer(200,
                                          wire::to_text(json::array{json::object{

@@ -21,6 +21,7 @@ class FakeGuest final : public http::Handler {
 
   std::string token;  // what X-Access-Token has to be
   std::map<std::string, std::string> files;
+  std::map<std::string, std::string> modes;                // of files that were written with one
   std::vector<std::pair<std::string, json::value>> calls;  // method, message
   std::vector<http::Headers> headers;                      // of those calls
   std::vector<std::string> frames;           // JSON messages of a stream, after `start`

@@ -402,7 +402,8 @@ void Front::record(Exchange const& exchange, int status) {
   use.status = status;
   use.request_id = exchange.request_id;
   use.peer = std::string(head.headers.get("x-forwarded-for").substr(0, 100));
-  use.keep = head.method != "GET" || status == 401 || status == 403 || status == 429;
+  bool const reads = head.method == "GET" || head.method == "HEAD";
+  use.keep = !reads || status == 401 || status == 403 || status == 429;
   audit_.add(std::move(use));
 }
 

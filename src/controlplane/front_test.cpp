@@ -87,6 +87,28 @@ TEST(Openapi, IsWhole) {
   }
 }
 
+TEST(Front, HeadIsGetWithoutItsBody) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const me = co_await bench.ask("GET", "/v1/me");
+    auto const head = co_await bench.head("/v1/me");
+    EXPECT_EQ(head.status, 200);
+    EXPECT_TRUE(head.body.empty());
+    EXPECT_EQ(head.headers.get("content-length"), std::to_string(me.text.size()));
+    EXPECT_EQ(head.headers.get("content-type"), "application/json");
+    auto const health = co_await bench.head("/health");
+    EXPECT_EQ(health.status, 204);
+    auto const unknown = co_await bench.head("/v1/sandboxes/i00000000000000000000");
+    EXPECT_EQ(unknown.status, 404);
+    auto const post_only = co_await bench.head("/v1/sandboxes/i00000000000000000000/pause");
+    EXPECT_EQ(post_only.status, 405);
+    // A stream begins and is over: nobody waits for what never comes.
+    auto const events = co_await bench.head("/v1/events");
+    EXPECT_EQ(events.status, 200);
+    EXPECT_EQ(events.headers.get("content-type"), "text/event-stream");
+    EXPECT_TRUE(events.body.empty());
+  });
+}
+
 TEST(Front, HealthNeedsNoKeyAndErrorsHaveBodies) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const health = co_await bench.ask("GET", "/health", "", "");
@@ -105,7 +127,7 @@ TEST(Front, HealthNeedsNoKeyAndErrorsHaveBodies) {
     EXPECT_EQ(path.code(), "not_found");
     auto const method = co_await bench.ask("DELETE", "/v1/me");
     EXPECT_EQ(method.status, 405);
-    EXPECT_EQ(method.headers.get("allow"), "GET");
+    EXPECT_EQ(method.headers.get("allow"), "GET, HEAD");
     auto const escape = co_await bench.ask("GET", "/v1/sandboxes/%zz");
     EXPECT_EQ(escape.status, 400);
     auto const nul = co_await bench.ask("GET", "/v1/sandboxes/%00");

@@ -237,13 +237,16 @@ async::Task<std::unique_ptr<GuestUpload>> GuestClient::begin_write(
     GuestTarget target,
     std::string path,
     std::string user,
+    std::optional<std::uint32_t> mode,
     std::optional<std::string> content_length,
     base::Deadline deadline) {
   auto connecting = net::connect_unix(proxy_socket_);
   auto stream = co_await async::with_deadline(deadline, std::move(connecting));
   if (!stream) co_return base::passing(stream, "the sandbox");
   http::Connection connection(std::move(*stream));
-  auto head = head_of(target, "POST", files_target(path, user));
+  auto place = files_target(path, user);
+  if (mode) place += fmt::format("&mode={}", *mode);
+  auto head = head_of(target, "POST", std::move(place));
   head.headers.add("Content-Type", "application/octet-stream");
   if (content_length) head.headers.add("Content-Length", std::move(*content_length));
   auto begun = co_await connection.begin(std::move(head));

@@ -72,10 +72,11 @@ class GuestClient {
                                                          std::string user,
                                                          std::string range,
                                                          base::Deadline deadline);
-  /// An upload: write the body to it, then finish.
+  /// An upload: write the body to it, then finish. Without `mode` the guest's own rules decide.
   async::Task<std::unique_ptr<GuestUpload>> begin_write(GuestTarget target,
                                                         std::string path,
                                                         std::string user,
+                                                        std::optional<std::uint32_t> mode,
                                                         std::optional<std::string> content_length,
                                                         base::Deadline deadline);
 

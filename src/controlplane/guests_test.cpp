@@ -201,8 +201,14 @@ TEST(Files, ContentGoesBothWays) {
     EXPECT_EQ(read.headers.get("content-type"), "application/octet-stream")
         << "never a type that a browser would run";
     EXPECT_EQ(read.headers.get("x-content-type-options"), "nosniff");
+    auto const head = co_await bench.head(path + "?path=%2Fhome%2Fuser%2Fa%20b");
+    EXPECT_EQ(head.status, 200);
+    EXPECT_EQ(head.headers.get("content-length"), std::to_string(big.size()));
+    EXPECT_TRUE(head.body.empty());
     auto const missing = co_await bench.ask("GET", path + "?path=nope");
     EXPECT_EQ(missing.status, 404);
+    auto const no_head = co_await bench.head(path + "?path=nope");
+    EXPECT_EQ(no_head.status, 404);
     for (auto const* wrong : {"", "?path=", "?path=%00", "?path=a&user=x%3Ay", "?path=a&other=1"}) {
       auto const bad = co_await bench.ask("GET", path + wrong);
       EXPECT_EQ(bad.status, 400) << wrong;
@@ -234,6 +240,32 @@ TEST(Files, ContentGoesBothWays) {
     bench.guest.unary["filesystem.Filesystem/Stat"] = R"({"entry":{"name":7}})";
     auto const lie = co_await bench.ask("GET", path + "/stat?path=a");
     EXPECT_EQ(lie.status, 503);
+  });
+}
+
+TEST(Files, PermissionBitsGoToTheGuestAndNothingElseDoes) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    auto const path = "/v1/sandboxes/" + id + "/files";
+    auto const written = co_await bench.ask("PUT", path + "?path=%2Fa&mode=493", "x");
+    EXPECT_EQ(written.status, 200) << written.text;
+    EXPECT_EQ(bench.guest.modes["/a"], "493");
+    auto const plain = co_await bench.ask("PUT", path + "?path=%2Fb", "x");
+    EXPECT_EQ(plain.status, 200);
+    EXPECT_FALSE(bench.guest.modes.contains("/b"));
+    for (auto const* wrong : {"512", "2541", "-1", "", "0o755", "4294967296"}) {
+      auto const bad = co_await bench.ask("PUT", path + "?path=%2Fc&mode=" + wrong, "x");
+      EXPECT_EQ(bad.status, 400) << wrong;
+    }
+    EXPECT_FALSE(bench.guest.files.contains("/c"));
+    bench.guest.unary["filesystem.Filesystem/MakeDir"] =
+        R"({"entry":{"name":"d","path":"/d","type":"FILE_TYPE_DIRECTORY"}})";
+    auto const made = co_await bench.ask("POST", path + "/mkdir", R"({"path":"/d","mode":448})");
+    EXPECT_EQ(made.status, 201);
+    EXPECT_EQ(bench.guest.calls.back().second.at("mode"), 448);
+    auto const bad = co_await bench.ask("POST", path + "/mkdir", R"({"path":"/d","mode":512})");
+    EXPECT_EQ(bad.status, 400);
+    EXPECT_THAT(bad.message(), HasSubstr("mode"));
   });
 }
 

@@ -166,6 +166,16 @@ async::Task<void> begin_events(Call& call) {
   return call.response.begin(std::move(head));
 }
 
+bool is_head_only(Call const& call) noexcept {
+  return call.request.head.method == "HEAD";
+}
+
+async::Task<Reply> finish_stream(Call& call) {
+  auto finished = co_await call.response.finish();
+  if (!finished) co_return base::passing(finished);
+  co_return streamed_reply();
+}
+
 async::Task<store::SandboxRow> Native::live(Call& call) {
   return service_.get(
       call.owner.project_id, call.param("sandbox"), SandboxService::Ended::hide, call.deadline);

@@ -180,4 +180,9 @@ base::Result<void> check_name(std::string_view name);
 /// Begins a stream of server-sent events with the headers that every answer carries.
 async::Task<void> begin_events(Call& call);
 
+/// HEAD: what a stream would begin with is all that is asked for, and a stream may never end.
+bool is_head_only(Call const& call) noexcept;
+/// Ends a begun answer with what was written of it.
+async::Task<Reply> finish_stream(Call& call);
+
 }  // namespace controlplane

@@ -455,6 +455,7 @@ async::Task<Reply> Native::stream_command_output(Call& call) {
   }
   auto begun = co_await begin_events(call);
   if (!begun) co_return base::passing(begun);
+  if (is_head_only(call)) co_return co_await finish_stream(call);
   auto told = co_await http::sse_event(
       call.response, {}, "start", wire::to_text(json::object{{"pid", (*first)->pid}}));
   if (!told) co_return base::passing(told);

@@ -229,6 +229,7 @@ async::Task<Reply> PolicyRoutes::stream_decisions(Call& call) {
   if (!exchange) co_return base::passing(exchange);
   auto begun = co_await begin_events(call);
   if (!begun) co_return base::passing(begun);
+  if (is_head_only(call)) co_return co_await finish_stream(call);
   auto relayed = co_await relay_decisions(call, std::move(*exchange));
   // Cut: the client sees it by the missing end.
   if (relayed) relayed = co_await call.response.finish();

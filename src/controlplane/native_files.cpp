@@ -12,10 +12,11 @@ constexpr std::chrono::milliseconds chunk_patience{60'000};
 struct MakeBody {
   std::string path;
   std::string user;
+  std::optional<std::uint32_t> mode;
 
   static bool required(std::string_view name) { return name == "path"; }
 };
-BOOST_DESCRIBE_STRUCT(MakeBody, (), (path, user))
+BOOST_DESCRIBE_STRUCT(MakeBody, (), (path, user, mode))
 
 struct MoveBody {
   std::string source;
@@ -37,6 +38,22 @@ base::Result<void> check_user(std::string_view user) {
       user.find('\0') == std::string_view::npos)
     return {};
   return base::fail(Code::invalid_argument, "user: expected the name of a user");
+}
+
+/// Permission bits as an entry tells them. No more: a set-id bit is nothing that travels.
+base::Result<void> check_mode(std::optional<std::uint32_t> mode) {
+  if (!mode || *mode <= 0777) return {};
+  return base::fail(Code::invalid_argument, "mode: expected 0 to 511");
+}
+
+base::Result<std::optional<std::uint32_t>> mode_of(Call const& call) {
+  auto const text = call.query_value("mode");
+  if (!text) return std::optional<std::uint32_t>();
+  std::uint32_t mode = 0;
+  auto const [end, error] = std::from_chars(text->data(), text->data() + text->size(), mode);
+  if (error != std::errc() || end != text->data() + text->size()) mode = 07777;  // none at all
+  if (auto ok = check_mode(mode); !ok) return base::passing(ok);
+  return std::optional(mode);
 }
 
 struct PathAndUser {
@@ -162,6 +179,7 @@ async::Task<Reply> Native::read_file(Call& call) {
     head.headers.add("Content-Range", std::string(content_range));
   auto begun = co_await call.response.begin(std::move(head));
   if (!begun) co_return base::passing(begun);
+  if (is_head_only(call)) co_return co_await finish_stream(call);
   std::vector<char> chunk(64 << 10);
   for (;;) {
     auto reading = (*exchange)->body().read_some(chunk);
@@ -173,22 +191,22 @@ async::Task<Reply> Native::read_file(Call& call) {
     auto sent = co_await call.response.write(std::string_view(chunk.data(), *got));
     if (!sent) co_return base::passing(sent);
   }
-  auto finished = co_await call.response.finish();
-  if (!finished) co_return base::passing(finished);
-  co_return streamed_reply();
+  co_return co_await finish_stream(call);
 }
 
 async::Task<Reply> Native::write_file(Call& call) {
   auto target = co_await guest_of(call);
   if (!target) co_return base::passing(target);
-  if (auto ok = call.allow_query({"path", "user"}); !ok) co_return base::passing(ok);
+  if (auto ok = call.allow_query({"path", "user", "mode"}); !ok) co_return base::passing(ok);
   auto place = path_of(call);
   if (!place) co_return base::passing(place);
+  auto mode = mode_of(call);
+  if (!mode) co_return base::passing(mode);
   std::optional<std::string> length;
   if (auto const said = call.request.head.headers.find("content-length"))
     length = std::string(*said);
   auto upload = co_await guests_.begin_write(
-      std::move(*target), place->path, place->user, std::move(length), call.deadline);
+      std::move(*target), place->path, place->user, *mode, std::move(length), call.deadline);
   if (!upload) co_return base::passing(upload);
   std::vector<char> chunk(64 << 10);
   for (;;) {
@@ -272,10 +290,12 @@ async::Task<Reply> Native::make_directory(Call& call) {
   if (!body) co_return base::passing(body);
   if (auto ok = check_path("path", body->path); !ok) co_return base::passing(ok);
   if (auto ok = check_user(body->user); !ok) co_return base::passing(ok);
-  auto answer =
-      co_await guests_.unary(std::move(*target),
-                             filesystem_call("MakeDir", {{"path", body->path}}, body->user),
-                             call.deadline);
+  if (auto ok = check_mode(body->mode); !ok) co_return base::passing(ok);
+  json::object message{{"path", body->path}};
+  if (body->mode) message["mode"] = *body->mode;
+  auto answer = co_await guests_.unary(std::move(*target),
+                                       filesystem_call("MakeDir", std::move(message), body->user),
+                                       call.deadline);
   co_return entry_reply(201, std::move(answer));
 }
 

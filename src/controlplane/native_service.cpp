@@ -145,6 +145,7 @@ async::Task<Reply> Native::stream_feed(Call& call, std::string sandbox) {
   }
   auto begun = co_await begin_events(call);
   if (!begun) co_return base::passing(begun);
+  if (is_head_only(call)) co_return co_await finish_stream(call);
   auto following =
       follow(call, EventHub::Feed(hub_, call.owner.project_id, std::move(sandbox), from));
   auto gone = call.response.wait_client_gone();

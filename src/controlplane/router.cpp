@@ -131,14 +131,17 @@ base::Result<Router::Match> Router::match(std::string_view method, std::string_v
   Found best;
   std::string best_rank;
   match.dialect = path.starts_with("/v1/") || path == "/v1" ? Dialect::native : Dialect::e2b;
+  auto const wanted = method == "HEAD" ? std::string_view("GET") : method;
   for (auto const& route : routes_) {
     auto const pattern = segments_of(route.pattern);
     auto found = fits(pattern, segments);
     if (!found) continue;
-    if (std::ranges::find(match.allowed, route.method) == match.allowed.end())
+    if (std::ranges::find(match.allowed, route.method) == match.allowed.end()) {
       match.allowed.push_back(route.method);
+      if (route.method == "GET") match.allowed.emplace_back("HEAD");
+    }
     auto rank = rank_of(pattern);
-    if (route.method != method || (match.route && rank >= best_rank)) continue;
+    if (route.method != wanted || (match.route && rank >= best_rank)) continue;
     match.route = &route;
     best = std::move(*found);
     best_rank = std::move(rank);

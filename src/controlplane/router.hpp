@@ -102,12 +102,13 @@ class Router {
   struct Match {
     Route const* route = nullptr;  // null: nothing has this path and method
     std::vector<std::pair<std::string, std::string>> params;
-    /// Methods that this path has, for 405 and Allow; empty: unknown path.
+    /// Methods that this path has, for 405 and Allow; empty: unknown path. HEAD where there is GET.
     std::vector<std::string> allowed;
     Dialect dialect = Dialect::native;  // by the path, also when nothing matched
   };
 
-  /// `path` as on the wire. invalid_argument for a broken percent escape.
+  /// `path` as on the wire; HEAD finds the route of GET. invalid_argument for a broken percent
+  /// escape.
   base::Result<Match> match(std::string_view method, std::string_view path) const;
 
  private:

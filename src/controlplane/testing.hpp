@@ -173,6 +173,16 @@ class Bench {
     return ask(std::move(asked));
   }
 
+  asio::awaitable<http::Response> head(std::string target) {
+    http::RequestHead head;
+    head.method = "HEAD";
+    head.target = std::move(target);
+    head.headers.add("Host", "api");
+    head.headers.add("Authorization", "Bearer " + key);
+    auto response = co_await client_->request(std::move(head), {}, soon());
+    co_return taken(std::move(response));
+  }
+
   /// A running sandbox.
   asio::awaitable<std::string> sandbox(std::string body = "{}") {
     auto made = co_await ask("POST", "/v1/sandboxes?wait=20", std::move(body));

@@ -91,7 +91,9 @@ TEST(Router, LiteralsWinAndGreedySegmentsTakeSlashes) {
   EXPECT_EQ(slashes->params.front().second, "team/snap:default");
   auto const wrong = router.match("PATCH", "/templates/x");
   EXPECT_EQ(wrong->route, nullptr);
-  EXPECT_THAT(wrong->allowed, ::testing::UnorderedElementsAre("DELETE", "GET"));
+  EXPECT_THAT(wrong->allowed, ::testing::UnorderedElementsAre("DELETE", "GET", "HEAD"));
+  EXPECT_EQ(pattern("HEAD", "/templates/x"), "/templates/{id}");
+  EXPECT_EQ(pattern("HEAD", "/templates/team/x"), "none") << "it has DELETE only";
 }
 
 }  // namespace

@@ -69,6 +69,21 @@ def test_the_main_job_with_somebody_elses_database_over_tls(elsewhere, tmp_path)
     space("cp", str(file), f"{sandbox}:/home/user/")
     space("cp", f"{sandbox}:/home/user/data.csv", str(tmp_path / "back.csv"))
     assert (tmp_path / "back.csv").read_bytes() == file.read_bytes()
+    # Permission bits go both ways, of folders too; a script that came in is run as it is.
+    tree = tmp_path / "tree"
+    (tree / "closed").mkdir(parents=True)
+    (tree / "run.sh").write_text("#!/bin/sh\necho it runs\n")
+    (tree / "closed" / "notes").write_text("secret")
+    for path, mode in (("run.sh", 0o755), ("closed/notes", 0o640), ("closed", 0o500)):
+        (tree / path).chmod(mode)
+    space("cp", str(tree), f"{sandbox}:/home/user/")
+    assert space("exec", sandbox, "--", "/home/user/tree/run.sh").stdout == "it runs\n"
+    modes = space("exec", sandbox, "--", "stat", "-c", "%a %U", *(f"/home/user/tree/{path}" for path in ("run.sh", "closed/notes", "closed")))
+    assert modes.stdout == "755 user\n640 user\n500 user\n", modes
+    space("cp", f"{sandbox}:/home/user/tree", str(tmp_path / "out"))
+    for path, mode in (("run.sh", 0o755), ("closed/notes", 0o640), ("closed", 0o500)):
+        assert (tmp_path / "out" / path).stat().st_mode & 0o7777 == mode, path
+    assert (tmp_path / "out" / "closed" / "notes").read_text() == "secret"
     assert sandbox in space("sandbox", "list").stdout
     space("sandbox", "rm", sandbox)
     stranger = elsewhere.space("sandbox", "list", check=False,
