@@ -50,6 +50,8 @@ base::Result<void> check_binding(wire::CredentialBinding const& binding) {
     return bad("binding.form: header, bearer, basic or plain");
   if (binding.form == "basic" && binding.username.find(':') != std::string::npos)
     return bad("binding.username must not have a colon");
+  if (binding.requests_per_s == 0U)
+    return bad("binding.requests_per_s: at least 1; without it there is no limit");
   for (auto const& path : binding.paths)
     if (!path.starts_with('/')) return bad("binding.paths begin with '/'");
   return {};
@@ -164,6 +166,7 @@ wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
   if (is_minting(entry.binding, request))
     return refused("denied",
                    "this endpoint gives out new credentials, which a sandbox must not get");
+  if (!admit(entry)) return refused("exhausted", "the credential is used too often");
   wire::Used out;
   out.ok = true;
   out.plain = entry.binding.form == "plain";
@@ -172,6 +175,19 @@ wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
   out.id = entry.id;
   out.version = entry.version;
   return out;
+}
+
+/// Whichever sandbox it is for: there is one vault on a node. A budget that is whole again is
+/// forgotten once there are more of them than leases.
+bool Vault::admit(Entry const& entry) {
+  if (!entry.binding.requests_per_s) return true;
+  auto const now = clock_.steady_now();
+  if (paces_.size() > leases_.size())
+    std::erase_if(paces_, [&](auto const& pair) { return pair.second.idle(now); });
+  auto& pace = paces_[entry.id];
+  if (pace.wait(now, *entry.binding.requests_per_s) > std::chrono::nanoseconds(0)) return false;
+  pace.charge(now, *entry.binding.requests_per_s);
+  return true;
 }
 
 void Vault::drop_expired() {

@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "broker/key_provider.hpp"
+#include "domain/pace.hpp"
 #include "wire/credential.hpp"
 
 #include <map>
@@ -22,8 +23,8 @@ class Vault {
   /// the same name.
   base::Result<void> lease(wire::Lease const& request);
   void end_leases(std::string_view sandbox, std::string_view name = {});
-  /// A new gateway begins with none: user ids come back, and what was leased to the sandbox that had
-  /// this one before must not be found by its successor, whatever became of that worker.
+  /// A new gateway begins with none: user ids come back, and what was leased to the sandbox that
+  /// had this one before must not be found by its successor, whatever became of that worker.
   void end_leases_of(std::uint32_t gateway_uid);
 
   /// The header for one request of the gateway with user id `uid`, or why not. Never says whether a
@@ -43,11 +44,13 @@ class Vault {
   };
 
   void drop_expired();
+  bool admit(Entry const& entry);
 
   KeyProvider const& keys_;
   base::Clock const& clock_;
   std::map<std::pair<std::uint32_t, std::string>, Entry> leases_;  // by gateway user id and name
   base::Deadline first_ends_ = base::Deadline::max();              // no lease ends before
+  std::map<std::string, domain::Pace> paces_;                      // of what has a limit, by its id
 };
 
 }  // namespace broker

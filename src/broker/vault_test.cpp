@@ -101,6 +101,35 @@ TEST_F(VaultTest, AnotherGatewayHasNothing) {
   EXPECT_EQ(vault_->use(900'002, use()).code, "not_found");
 }
 
+TEST_F(VaultTest, ACredentialIsUsedSoOftenByAllSandboxesTogether) {
+  auto request = seal_request();
+  request.binding.requests_per_s = 0;
+  EXPECT_FALSE(vault_->seal(request));
+  request.binding.requests_per_s = 2;
+  auto const sealed = vault_->seal(request).value();
+  auto other = lease_of(sealed);
+  other.sandbox = "i2";
+  other.gateway_uid = 900'002;
+  ASSERT_TRUE(vault_->lease(lease_of(sealed)));
+  ASSERT_TRUE(vault_->lease(other));
+  auto elsewhere = use();
+  elsewhere.host = "evil.example";
+  EXPECT_EQ(vault_->use(900'001, elsewhere).code, "denied");
+  EXPECT_TRUE(vault_->use(900'001, use()).ok) << "what was refused cost nothing";
+  EXPECT_TRUE(vault_->use(900'002, use()).ok);
+  auto const often = vault_->use(900'001, use());
+  EXPECT_EQ(often.code, "exhausted");
+  EXPECT_EQ(often.value, "");
+  ASSERT_TRUE(vault_->lease(other));
+  EXPECT_EQ(vault_->use(900'002, use()).code, "exhausted") << "a renewed lease refills nothing";
+  clock_.advance(std::chrono::milliseconds(500));
+  EXPECT_TRUE(vault_->use(900'002, use()).ok);
+  EXPECT_EQ(vault_->use(900'001, use()).code, "exhausted");
+  auto without = sealed;
+  without.binding.requests_per_s.reset();
+  EXPECT_FALSE(vault_->lease(lease_of(without))) << "taken out of the row afterwards";
+}
+
 TEST_F(VaultTest, LeasesEnd) {
   ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
   clock_.advance(std::chrono::seconds(61));

@@ -102,6 +102,7 @@ asio::awaitable<int> credential_put(Session session, CredentialOptions options) 
   if (!options.header.empty()) binding["header"] = options.header;
   if (!options.form.empty()) binding["form"] = options.form;
   if (!options.username.empty()) binding["username"] = options.username;
+  if (options.requests_per_s > 0) binding["requests_per_s"] = options.requests_per_s;
   json::object body{{"value", *value}, {"binding", std::move(binding)}};
   explicit_bzero(value->data(), value->size());
   if (!options.profile.empty()) body["profile"] = options.profile;

@@ -55,6 +55,10 @@ void add_credential_binding(CLI::App* app, CredentialOptions& options) {
   app->add_option("--form", options.form, "header (default), bearer or basic");
   app->add_option("--username", options.username, "with --form basic");
 }
+  app->add_option("--requests-per-s",
+                  options.requests_per_s,
+                  "how often all sandboxes of a node together may use it; default no limit")
+      ->check(CLI::PositiveNumber);
 
 void add_grants(CLI::App* app, CredentialOptions& options) {
   app->add_option("--to-project", options.projects, "of an organisation's: which projects, or *")

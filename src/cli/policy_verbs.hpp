@@ -56,6 +56,7 @@ struct CredentialOptions {
   std::vector<std::uint16_t> ports;
   std::vector<std::string> projects, sandboxes;  // grants
   bool organisation = false;
+  std::uint32_t requests_per_s = 0;  // 0: not said
 };
 
 /// The value comes from `file`, or from stdin.

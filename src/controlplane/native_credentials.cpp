@@ -17,8 +17,11 @@ struct BindingBody {
   std::string header;
   std::string form;
   std::string username;
+  std::optional<std::uint32_t> requests_per_s;
 };
-BOOST_DESCRIBE_STRUCT(BindingBody, (), (hosts, ports, methods, paths, header, form, username))
+BOOST_DESCRIBE_STRUCT(BindingBody,
+                      (),
+                      (hosts, ports, methods, paths, header, form, username, requests_per_s))
 
 struct PutCredential {
   std::string value;
@@ -57,6 +60,7 @@ base::Result<wire::CredentialBinding> binding_of(PutCredential const& body) {
   if (!said.header.empty()) out.header = said.header;
   if (!said.form.empty()) out.form = said.form;
   if (!said.username.empty()) out.username = said.username;
+  if (said.requests_per_s) out.requests_per_s = said.requests_per_s;
   if (out.form == "plain")
     return base::fail(Code::invalid_argument, "binding.form: header, bearer or basic");
   if (out.form.empty()) out.form = "header";

@@ -35,6 +35,12 @@ json::object view_of(domain::Decision const& decision) {
       credentials.emplace_back(one.credential);
   }
   view["credentials"] = std::move(credentials);
+  json::array limits;
+  for (auto const* rule : decision.limited) {
+    if (!decision.allowed || !rule) break;
+    limits.push_back(json::object{{"rule", rule->id}, {"limits", wire::encode(*rule->limits)}});
+  }
+  view["limits"] = std::move(limits);
   return view;
 }
 

@@ -115,6 +115,8 @@ void lint_rule(wire::PolicyRule const& rule, std::vector<std::string>& out) {
         "rule {}: guest_auth: strip keeps the guest from using an account of its own there",
         rule.id));
   }
+  if (rule.limits && rule.limits->requests_per_s == 0U)
+    out.push_back(fmt::format("rule {}: limits.requests_per_s 0 admits no request", rule.id));
   lint_minting(rule, out);
 }
 
@@ -143,6 +145,13 @@ std::vector<std::string> lint(wire::Policy const& policy) {
     out.emplace_back(
         "cidr.allow: these networks are opened for TCP alone; UDP stays closed whatever a policy "
         "says, except to port 53, which the platform answers itself");
+  if (policy.budgets.requests_per_s == 0 || policy.budgets.host_requests_per_s == 0U)
+    out.emplace_back(
+        "budgets: with 0 requests_per_s or host_requests_per_s no request is admitted");
+  if (policy.budgets.host_requests_per_s.value_or(0) > policy.budgets.requests_per_s)
+    out.emplace_back(
+        "budgets: host_requests_per_s has no effect above requests_per_s, which is for all hosts "
+        "together");
   if (policy.posture == wire::Posture::blocked && !policy.rules.empty()) {
     out.push_back("posture blocked: the rules have no effect; posture allowlist makes them count");
   }

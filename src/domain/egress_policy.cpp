@@ -14,6 +14,7 @@ using wire::PolicyRule;
 constexpr std::size_t rules_max = 10'000;
 constexpr std::size_t hosts_per_rule_max = 256;
 constexpr std::size_t path_bytes_max = 1024;
+constexpr std::size_t levels_max = decltype(Decision::limited){}.size();
 
 struct Cidr {
   std::uint32_t network;
@@ -290,6 +291,10 @@ base::Result<void> check_http(PolicyRule const& rule) {
   for (auto const& one : rule.inject) {
     if (one.credential.empty()) return bad("inject.credential is empty");
   }
+  if (raw && rule.limits && rule.limits->requests_per_s)
+    return bad("limits.requests_per_s needs terminated HTTP");
+  if (rule.limits && rule.action == wire::RuleAction::deny)
+    return bad("limits are those of an allow rule");
   if (!rule.http) return {};
   for (auto const& method : rule.http->methods) {
     if (method == "CONNECT" || method == "TRACE" || method == "TRACK")
@@ -317,6 +322,21 @@ void add_to(Index& index, PolicyRule const& rule, std::uint32_t number) {
     }
   }
 }
+
+template <class Number>
+void narrow(std::optional<Number>& mine, std::optional<Number> const& other) {
+  if (other) mine = std::min(mine.value_or(*other), *other);
+}
+
+/// Collects the limiting rule of each level on the way to a decision.
+struct Limited {
+  void add(Decision const& decision) {
+    if (decision.rule_text && decision.rule_text->limits) rules[count++] = decision.rule_text;
+  }
+
+  decltype(Decision::limited) rules{};
+  std::size_t count = 0;
+};
 
 base::Result<Level> compile_level(wire::PolicyLevel text) {
   Level level;
@@ -360,6 +380,8 @@ base::Result<std::shared_ptr<EgressPolicy const>> EgressPolicy::compile(
   std::size_t rules = 0;
   for (auto const& level : text.levels)
     rules += level.policy.rules.size();
+  if (text.levels.size() > levels_max)
+    return base::fail(Code::invalid_argument, fmt::format("at most {} levels", levels_max));
   if (rules > rules_max)
     return base::fail(Code::invalid_argument,
                       fmt::format("{} rules; at most {}", rules, rules_max));
@@ -377,11 +399,9 @@ base::Result<std::shared_ptr<EgressPolicy const>> EgressPolicy::compile(
     mine.dns_names = std::min(mine.dns_names, budgets.dns_names);
     mine.handshakes_per_s = std::min(mine.handshakes_per_s, budgets.handshakes_per_s);
     mine.requests_per_s = std::min(mine.requests_per_s, budgets.requests_per_s);
-    if (budgets.up_bytes)
-      mine.up_bytes = std::min(mine.up_bytes.value_or(*budgets.up_bytes), *budgets.up_bytes);
-    if (budgets.down_bytes)
-      mine.down_bytes =
-          std::min(mine.down_bytes.value_or(*budgets.down_bytes), *budgets.down_bytes);
+    narrow(mine.host_requests_per_s, budgets.host_requests_per_s);
+    narrow(mine.up_bytes, budgets.up_bytes);
+    narrow(mine.down_bytes, budgets.down_bytes);
     if (level->policy.binding == wire::Binding::strict) impl->binding = wire::Binding::strict;
     impl->levels.push_back(std::move(*level));
     first = false;
@@ -405,8 +425,16 @@ wire::EffectivePolicy const& EgressPolicy::text() const noexcept {
   return impl_->text;
 }
 
+void EgressPolicy::for_each_limited(
+    std::function<void(std::string const&, wire::PolicyRule const&)> const& visit) const {
+  for (auto const& level : impl_->levels)
+    for (auto const& rule : level.policy.rules)
+      if (rule.limits) visit(level.name, rule);
+}
+
 Decision EgressPolicy::judge_connection(HostName const& host, std::uint16_t port) const {
   Decision decision;
+  Limited limited;
   decision.reason = Reason::posture_blocked;  // no level at all = no network
   for (auto const& level : impl_->levels)
     if (auto denial = find_denial(level, host, port, nullptr)) return *denial;
@@ -415,25 +443,30 @@ Decision EgressPolicy::judge_connection(HostName const& host, std::uint16_t port
     bool const had_rule = decision.allowed && decision.rule_text != nullptr;
     auto next = allow_connection(level, host, port);
     if (!next.allowed) return next;
+    limited.add(next);
     // Levels that disagree on the kind of flow: the one that inspects more holds.
     if (had_rule && next.rule_text && flow_so_far < next.flow) next.flow = flow_so_far;
     if (had_rule && !next.rule_text) continue;
     decision = next;
   }
+  decision.limited = limited.rules;
   return decision;
 }
 
 Decision EgressPolicy::judge_request(RequestTuple const& request) const {
   Decision decision;
+  Limited limited;
   decision.reason = Reason::posture_blocked;
   for (auto const& level : impl_->levels)
     if (auto denial = find_denial(level, request.host, request.port, &request)) return *denial;
   for (auto const& level : impl_->levels) {
     auto next = allow_request(level, request);
     if (!next.allowed) return next;
+    limited.add(next);
     if (decision.allowed && decision.rule_text && !next.rule_text) continue;
     decision = next;
   }
+  decision.limited = limited.rules;
   return decision;
 }
 

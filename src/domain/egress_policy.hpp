@@ -3,6 +3,8 @@
 #include "domain/host_name.hpp"
 #include "wire/policy.hpp"
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -36,6 +38,8 @@ struct Decision {
   Flow flow = Flow::http;
   wire::PolicyRule const* rule_text =
       nullptr;  // the innermost allow rule (owned by the policy); null when denied or open
+  /// Of every level the allow rule, where it has `limits`; null from the first unused one on.
+  std::array<wire::PolicyRule const*, 8> limited{};
 };
 
 struct RequestTuple {
@@ -65,6 +69,9 @@ class EgressPolicy {
   wire::Binding binding() const noexcept;
   wire::PolicyBudgets const& budgets() const noexcept;
   wire::EffectivePolicy const& text() const noexcept;
+  /// Every rule with `limits`, as decisions name them.
+  void for_each_limited(std::function<void(std::string const& level,
+                                           wire::PolicyRule const& rule)> const& visit) const;
 
   /// May a connection to this name and port exist at all, and as what?
   Decision judge_connection(HostName const& host, std::uint16_t port) const;
@@ -98,8 +105,8 @@ bool path_matches(std::string_view glob, std::string_view path) noexcept;
 /// paths.
 bool is_ambiguous_path(std::string_view path) noexcept;
 
-/// The path with what could stand plainly in it (`+`, `@`, `:`, …) standing plainly: how a server may
-/// read it. What is denied is denied in both readings, what is allowed must be so in both.
+/// The path with what could stand plainly in it (`+`, `@`, `:`, …) standing plainly: how a server
+/// may read it. What is denied is denied in both readings, what is allowed must be so in both.
 std::string plain_path(std::string_view path);
 
 }  // namespace domain

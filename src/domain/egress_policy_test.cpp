@@ -241,6 +241,50 @@ TEST(PolicyLint, SaysThatNetworksAreTcpAlone) {
       << asked.error().message();
 }
 
+TEST(EgressPolicy, LimitsAreThoseOfWhateverAdmitsAndNothingIsAcceptedThatNobodyHolds) {
+  auto const policy = policy_of(
+      {{"platform", R"({"posture":"open","budgets":{"host_requests_per_s":9,"up_bytes":5}})"},
+       {"project",
+        R"({"posture":"allowlist","budgets":{"host_requests_per_s":4},
+            "rules":[{"id":"p","hosts":["*"],"limits":{"down_bytes":1}}]})"},
+       {"sandbox",
+        R"({"posture":"allowlist","rules":[{"id":"free","hosts":["a.example"]},
+            {"id":"s","hosts":["b.example"],"limits":{"requests_per_s":1}}]})"}});
+  EXPECT_EQ(policy->budgets().host_requests_per_s, 4U);
+  EXPECT_EQ(policy->budgets().up_bytes, 5U);
+  auto const limiting = [&](Decision const& decision) {
+    std::string out;
+    for (auto const* rule : decision.limited)
+      if (rule) out += rule->id;
+    return out;
+  };
+  EXPECT_EQ(limiting(policy->judge_request({host("a.example"), 443, "GET", "/"})), "p");
+  EXPECT_EQ(limiting(policy->judge_request({host("b.example"), 443, "GET", "/"})), "ps");
+  EXPECT_EQ(limiting(policy->judge_connection(host("b.example"), 443)), "ps");
+  EXPECT_EQ(limiting(policy->judge_request({host("c.example"), 443, "GET", "/"})), "");
+  EXPECT_NE(compile_error(R"({"hosts":["a.example"],"ports":[7],"protocol":"tcp",
+                              "limits":{"requests_per_s":1}})"),
+            "");
+  EXPECT_EQ(compile_error(R"({"hosts":["a.example"],"ports":[7],"protocol":"tcp",
+                              "limits":{"up_bytes":1}})"),
+            "");
+  EXPECT_NE(compile_error(R"({"hosts":["a.example"],"action":"deny","limits":{"up_bytes":1}})"),
+            "");
+  EXPECT_NE(compile_error(R"({"hosts":["a.example"],"limits":{"a_day":1}})"), "");
+}
+
+TEST(Lint, TellsOfBudgetsThatAdmitNothingOrHaveNoEffect) {
+  auto const said = [](std::string const& text) {
+    return lint(wire::decode_text<wire::Policy>(text).value()).size();
+  };
+  EXPECT_EQ(said(R"({"posture":"allowlist","budgets":{"host_requests_per_s":5}})"), 0U);
+  EXPECT_EQ(said(R"({"posture":"allowlist","budgets":{"host_requests_per_s":501}})"), 1U);
+  EXPECT_EQ(said(R"({"posture":"allowlist","budgets":{"host_requests_per_s":0}})"), 1U);
+  EXPECT_EQ(said(R"({"posture":"allowlist",
+                     "rules":[{"hosts":["a.example"],"limits":{"requests_per_s":0}}]})"),
+            1U);
+}
+
 TEST(PolicyDiff, NamesTheRules) {
   auto const before = wire::decode_text<wire::Policy>(
       R"({"posture":"allowlist","rules":[{"id":"a","hosts":["a.example"]},{"id":"b","hosts":["b.example"]}]})");

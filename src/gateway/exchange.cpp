@@ -20,6 +20,7 @@ constexpr auto head_timeout = 30s;
 constexpr auto idle_timeout = 300s;
 constexpr auto connect_timeout = 10s;
 constexpr auto response_timeout = 300s;
+constexpr auto credential_pause = 250ms;
 constexpr std::size_t buffer_bytes = 16 * 1024;
 constexpr std::size_t path_shown_max = 256;
 
@@ -156,9 +157,11 @@ class HttpServer {
     begin_record(head);
     auto const decision = judge(head);
     if (!decision) co_return co_await answer_denial();
-    if (!gateway_.admit_request())
-      co_return co_await answer(
-          429, "request_budget", "This sandbox sends more requests than its policy allows.");
+    auto const turn = gateway_.admit_request(flow_, *decision);
+    if (!turn.admitted) co_return co_await answer_busy(turn.reason);
+    if (turn.wait > 0ns)
+      co_await async::sleep_for(std::chrono::ceil<std::chrono::milliseconds>(turn.wait));
+    if (was_cut()) co_return false;
     auto injected = co_await inject(head, *decision);
     if (!injected) co_return co_await answer_injection_failure(injected.error());
     drop_stale_upstream();
@@ -166,12 +169,21 @@ class HttpServer {
       bool const connected = co_await connect();
       if (!connected) co_return false;
     }
+    // What was cut while its credential or its server was waited for is not sent.
+    if (was_cut()) co_return false;
     watch_both();
     if (head.expect_continue) {
       auto const sent = co_await guest_.write_text("HTTP/1.1 100 Continue\r\n\r\n");
       if (!sent) co_return false;
     }
     co_return co_await exchange(head, *decision, *injected);
+  }
+
+  bool was_cut() {
+    if (!flow_.over) return false;
+    record_.reason = "cut by a change of the policy or of its credential";
+    finish_record("error");
+    return true;
   }
 
   void begin_record(RequestHead const& head) {
@@ -235,7 +247,7 @@ class HttpServer {
       if (!gateway_.broker())
         co_return base::fail(base::Code::unavailable, "there is no credential broker");
       wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
-      auto used = co_await gateway_.broker()->use(std::move(use));
+      auto used = co_await ask_broker(std::move(use));
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
@@ -251,6 +263,16 @@ class HttpServer {
       for (auto& value : values)
         explicit_bzero(value.data(), value.size());
     co_return out;
+  }
+
+  /// One that is used too often is waited for as long as any budget is.
+  async::Task<wire::Used> ask_broker(wire::Use use) {
+    for (auto waited = 0ms;; waited += credential_pause) {
+      auto used = co_await gateway_.broker()->use(use);
+      bool const later = !used && used.error().code() == base::Code::exhausted;
+      if (!later || waited >= Limits::patience) co_return used;
+      co_await async::sleep_for(credential_pause);
+    }
   }
 
   asio::awaitable<bool> connect() {
@@ -312,9 +334,12 @@ class HttpServer {
       }
       co_await upload.join();
     }
-    if (!answering_ && !keep)
+    if (!answering_ && !keep && record_.reason == "byte_budget") {
+      co_await answer(403, "byte_budget", "This sandbox has sent as much as its policy allows.");
+    } else if (!answering_ && !keep) {
       co_await answer(
           502, "upstream_broke", "The server closed the connection before it answered.");
+    }
     answering_ = false;
     count_hits(injected);
     finish_record("allowed");
@@ -325,12 +350,18 @@ class HttpServer {
     co_return keep&& head.keep_alive;
   }
 
+  bool admit_bytes(std::uint64_t up, std::uint64_t down) {
+    bool const admitted = gateway_.admit_bytes(flow_, up, down);
+    if (!admitted) record_.reason = "byte_budget";
+    return admitted;
+  }
+
   /// A body that is all here goes along with its head; so does none.
   void add_ready_body(Framing framing, std::string& text) {
     uploaded_ = framing.kind == Framing::Kind::none;
     if (framing.kind != Framing::Kind::length || framing.length > reader_.received().size()) return;
     auto const length = static_cast<std::size_t>(framing.length);
-    if (!gateway_.admit_bytes(length, 0)) {
+    if (!admit_bytes(length, 0)) {
       upstream_->stream->close();
       return;
     }
@@ -367,7 +398,7 @@ class HttpServer {
       reader_.consume(*used);
       record_.up_bytes += content.size();
       if (content.empty()) continue;
-      if (!gateway_.admit_bytes(content.size(), 0)) {
+      if (!admit_bytes(content.size(), 0)) {
         upstream_->stream->close();
         co_return;
       }
@@ -444,6 +475,7 @@ class HttpServer {
   /// Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
   asio::awaitable<void> relay_frames(Injected& injected) {
     co_await relay_websocket(gateway_,
+                             flow_,
                              guest_,
                              reader_.take_all(),
                              *upstream_->stream,
@@ -499,7 +531,7 @@ class HttpServer {
 
   asio::awaitable<bool> send_content(std::string& content, bool chunked, Injected* injected) {
     record_.down_bytes += content.size();
-    if (!gateway_.admit_bytes(0, content.size())) co_return false;
+    if (!admit_bytes(0, content.size())) co_return false;
     if (injected) {
       content = injected->scrubber->pass(content);
       tell_reflected(*injected);
@@ -555,10 +587,24 @@ class HttpServer {
   }
 
   asio::awaitable<bool> answer_injection_failure(base::Error error) {
+    if (error.code() == base::Code::exhausted) co_return co_await answer_busy("credential_budget");
     bool const denied = error.code() == base::Code::denied;
     co_return co_await answer(denied ? 403 : 503,
                               denied ? "credential_refused" : "credential_unavailable",
                               error.message() + ".");
+  }
+
+  /// Budgets are so many a second: later it is admitted.
+  asio::awaitable<bool> answer_busy(std::string_view budget) {
+    co_return co_await answer(
+        429,
+        std::string(budget),
+        budget == "request_budget" ? "This sandbox sends more requests than its policy allows."
+        : budget == "host_budget"
+            ? "This sandbox sends more requests to this host than its policy allows."
+        : budget == "rule_budget"
+            ? "This sandbox sends more requests by this rule than its policy allows."
+            : "This credential is used more often than it may be.");
   }
 
   /// A refusal that a person and a program can read. The connection ends: a body that nobody read
@@ -583,6 +629,7 @@ class HttpServer {
     head.keep_alive = false;
     auto const text = boost::json::serialize(body) + "\n";
     head.fields = {{"Content-Type", "application/json"}, {"X-Space-Refusal", reason}};
+    if (status == 429) head.fields.push_back({"Retry-After", "1"});
     head.body = {Framing::Kind::length, text.size()};
     answering_ = true;
     if (record_.kind.empty()) {
@@ -600,6 +647,7 @@ class HttpServer {
   void finish_record(std::string_view decision) {
     if (record_.kind.empty()) return;
     record_.decision = decision;
+    if (record_.reason == "byte_budget" && decision == "allowed") record_.decision = "error";
     if (record_.reason.empty()) record_.reason = "allowed";
     gateway_.report(std::exchange(record_, {}));
   }

@@ -87,6 +87,7 @@ class FlowServer {
     gateway_.report(decision_of(decision, flow()));
     if (!decision.allowed) co_return;
     flow().flow = decision.flow;
+    gateway_.limits().find_meters(decision, flow().meters);
     watch();
     switch (decision.flow) {
       case domain::Flow::http:
@@ -168,6 +169,7 @@ class FlowServer {
       error(upstream.error());
       co_return;
     }
+    if (flow().over || !gateway_.admit_bytes(flow(), received_.size(), 0)) co_return;
     auto const sent = co_await upstream->stream->write_text(received_);
     if (sent) co_await relay(*permit, *upstream->stream);
   }
@@ -178,7 +180,7 @@ class FlowServer {
       guest->close();
       upstream.close();
     };
-    co_await relay_raw(gateway_, permit, *guest_, upstream);
+    if (!flow().over) co_await relay_raw(gateway_, flow(), permit, *guest_, upstream);
   }
 
   asio::awaitable<void> run_http() {

@@ -32,8 +32,7 @@ Gateway::Gateway(asio::any_io_executor executor,
       sink_(sink),
       broker_(std::move(broker)),
       heard_(now()),
-      handshakes_(0, now()),
-      requests_(0, now()) {}
+      limits_(now()) {}
 
 Gateway::~Gateway() = default;
 
@@ -83,15 +82,15 @@ wire::GatewayApplied Gateway::apply(wire::EffectivePolicy const& text) {
   }
   policy_ = std::move(*compiled);
   out.generation = policy_->generation();
-  auto const& budgets = policy_->budgets();
-  names_.set_limit(budgets.dns_names);
-  handshakes_.set_rate(budgets.handshakes_per_s);
-  requests_.set_rate(budgets.requests_per_s);
+  names_.set_limit(policy_->budgets().dns_names);
+  limits_.apply(*policy_);
   // Cutting a flow may remove others from the list, hence the second list.
   std::vector<std::function<void()>> cuts;
-  for (auto const& flow : flows_) {
+  for (auto& flow : flows_) {
     ++out.connections;
-    if (!still_allowed(flow, *policy_) && flow.cut) cuts.push_back(flow.cut);
+    if (still_allowed(flow, *policy_) || !flow.cut) continue;
+    flow.over = true;
+    cuts.push_back(flow.cut);
   }
   for (auto const& cut : cuts)
     cut();
@@ -108,9 +107,12 @@ bool Gateway::still_allowed(LiveFlow const& flow, domain::EgressPolicy const& po
 
 void Gateway::revoke(std::string const& credential) {
   std::vector<std::function<void()>> cuts;
-  for (auto const& flow : flows_)
-    if (std::ranges::find(flow.credentials, credential) != flow.credentials.end() && flow.cut)
-      cuts.push_back(flow.cut);
+  for (auto& flow : flows_) {
+    if (std::ranges::find(flow.credentials, credential) == flow.credentials.end() || !flow.cut)
+      continue;
+    flow.over = true;
+    cuts.push_back(flow.cut);
+  }
   for (auto const& cut : cuts)
     cut();
 }
@@ -130,21 +132,17 @@ bool Gateway::admit_connection() {
 }
 
 bool Gateway::admit_handshake() {
-  return handshakes_.take(now());
+  return limits_.admit_handshake(now());
 }
 
-bool Gateway::admit_request() {
-  return requests_.take(now());
+Limits::Admission Gateway::admit_request(LiveFlow& flow, domain::Decision const& decision) {
+  limits_.find_meters(decision, flow.meters);
+  return limits_.admit_request(now(), flow.host->str(), flow.meters);
 }
 
-bool Gateway::admit_bytes(std::uint64_t up, std::uint64_t down) {
-  up_bytes_ += up;
-  down_bytes_ += down;
-  auto const current = policy();
-  if (!current) return false;
-  auto const& budgets = current->budgets();
-  return (!budgets.up_bytes || up_bytes_ <= *budgets.up_bytes) &&
-         (!budgets.down_bytes || down_bytes_ <= *budgets.down_bytes);
+bool Gateway::admit_bytes(LiveFlow const& flow, std::uint64_t up, std::uint64_t down) {
+  bool const admitted = limits_.admit_bytes(up, down, flow.meters);
+  return admitted && policy();
 }
 
 void Gateway::report(wire::GatewayDecision decision) {

@@ -3,9 +3,9 @@
 #include "async/task.hpp"
 #include "domain/egress_policy.hpp"
 #include "gateway/broker_client.hpp"
-#include "gateway/budget.hpp"
 #include "gateway/dialer.hpp"
 #include "gateway/dns.hpp"
+#include "gateway/limits.hpp"
 #include "os/fd.hpp"
 #include "tls/minter.hpp"
 #include "wire/gateway.hpp"
@@ -29,6 +29,8 @@ struct LiveFlow {
   domain::Flow flow = domain::Flow::http;
   std::optional<domain::RequestTuple> request;  // the one under way
   std::vector<std::string> credentials;         // that it carries
+  RuleMeters meters;                            // of what it does now
+  bool over = false;                            // was cut: what waits inside must not go on
   std::function<void()> cut;
 };
 
@@ -72,8 +74,11 @@ class Gateway {
 
   bool admit_connection();
   bool admit_handshake();
-  bool admit_request();
-  bool admit_bytes(std::uint64_t up, std::uint64_t down);
+  /// Finds the flow's meters, too.
+  Limits::Admission admit_request(LiveFlow& flow, domain::Decision const& decision);
+  bool admit_bytes(LiveFlow const& flow, std::uint64_t up, std::uint64_t down);
+
+  Limits const& limits() const noexcept { return limits_; }
 
   Dialer& dialer() noexcept { return *dialer_; }
 
@@ -104,10 +109,7 @@ class Gateway {
   std::unique_ptr<Dialer> dialer_;
   std::shared_ptr<tls::Minter> minter_;
   SyntheticNames names_{0};
-  Bucket handshakes_;
-  Bucket requests_;
-  std::uint64_t up_bytes_ = 0;
-  std::uint64_t down_bytes_ = 0;
+  Limits limits_;
   std::list<LiveFlow> flows_;
 };
 
@@ -140,6 +142,7 @@ class RawPermit {
 };
 
 asio::awaitable<void> relay_raw(Gateway& gateway,
+                                LiveFlow const& flow,
                                 RawPermit permit,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream);
@@ -149,6 +152,7 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
 /// says, each frame by itself; `scrubbed_some` is called after each piece, before the guest gets
 /// it.
 asio::awaitable<void> relay_websocket(Gateway& gateway,
+                                      LiveFlow const& flow,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,

@@ -18,6 +18,7 @@ std::string scrubbed(Scrubber& scrubber, std::span<char const> bytes, WebSocketG
 /// One direction; ends the other side's reading half when this one ends. `guard` is null for raw
 /// bytes.
 asio::awaitable<void> pump(Gateway* gateway,
+                           LiveFlow const* flow,
                            net::ByteStream* from,
                            net::ByteStream* to,
                            bool up,
@@ -40,7 +41,7 @@ asio::awaitable<void> pump(Gateway* gateway,
       }
     }
     auto const bytes = std::span(buffer).first(std::exchange(have, 0));
-    if (!gateway->admit_bytes(up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
+    if (!gateway->admit_bytes(*flow, up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
     if (guard && !guard->check({bytes.data(), bytes.size()})) break;
     auto const clean = scrubber ? scrubbed(*scrubber, bytes, *guard) : std::string();
     if (scrubber) scrubbed_some();
@@ -91,16 +92,18 @@ net::Stream with_prefix(std::string prefix, net::Stream stream) {
 }
 
 asio::awaitable<void> relay_raw(Gateway& gateway,
+                                LiveFlow const& flow,
                                 RawPermit,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream) {
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &guest, &upstream, true, nullptr, nullptr, {}, {}));
-  both.spawn("down", pump(&gateway, &upstream, &guest, false, nullptr, nullptr, {}, {}));
+  both.spawn("up", pump(&gateway, &flow, &guest, &upstream, true, nullptr, nullptr, {}, {}));
+  both.spawn("down", pump(&gateway, &flow, &upstream, &guest, false, nullptr, nullptr, {}, {}));
   co_await both.join();
 }
 
 asio::awaitable<void> relay_websocket(Gateway& gateway,
+                                      LiveFlow const& flow,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,
@@ -110,10 +113,12 @@ asio::awaitable<void> relay_websocket(Gateway& gateway,
   WebSocketGuard up(WebSocketGuard::From::guest);
   WebSocketGuard down(WebSocketGuard::From::server);
   async::TaskGroup both(gateway.executor());
-  both.spawn("up",
-             pump(&gateway, &guest, &upstream, true, &up, nullptr, {}, std::move(from_guest)));
+  both.spawn(
+      "up",
+      pump(&gateway, &flow, &guest, &upstream, true, &up, nullptr, {}, std::move(from_guest)));
   both.spawn("down",
              pump(&gateway,
+                  &flow,
                   &upstream,
                   &guest,
                   false,

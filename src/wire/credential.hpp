@@ -31,9 +31,10 @@ struct CredentialBinding {
   std::string form = "header";             // header (the value itself), bearer, basic; plain: header, and no secret
   std::string username;                    // with form basic
   std::optional<std::vector<Endpoint>> deny;  // where new credentials are given out: never there
+  std::optional<std::uint32_t> requests_per_s;  // of all sandboxes of a node together
   static bool required(std::string_view field) { return field == "hosts" || field == "header"; }
 };
-BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username, deny))
+BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username, deny, requests_per_s))
 
 struct Seal {
   std::string credential;  // its inside id
@@ -80,7 +81,7 @@ BOOST_DESCRIBE_STRUCT(Use, (), (credential, scheme, host, port, method, path, qu
 
 struct Used {
   bool ok = false;
-  std::string code;     // when not ok: denied, not_found, deadline_exceeded
+  std::string code;     // when not ok: denied, not_found, deadline_exceeded, exhausted (requests_per_s; later)
   std::string message;
   std::string header;
   std::string value;

@@ -43,6 +43,8 @@ struct Injection {
 };
 BOOST_DESCRIBE_STRUCT(Injection, (), (credential))
 
+/// What the sandbox may do by one rule. A connection ends where its bytes are used up; a request that comes too early
+/// waits for at most a second, else it is refused (429). The rule of each level that admits counts by itself.
 struct RuleLimits {
   std::optional<std::uint64_t> up_bytes;
   std::optional<std::uint64_t> down_bytes;
@@ -73,16 +75,18 @@ struct PolicyCidrs {
 };
 BOOST_DESCRIBE_STRUCT(PolicyCidrs, (), (allow, deny))
 
+/// What each sandbox under the level may do; of several levels the smallest holds.
 struct PolicyBudgets {
   std::uint32_t connections = 512;
   std::uint32_t dns_names = 4096;
   std::uint32_t handshakes_per_s = 50;
   std::uint32_t requests_per_s = 500;
+  std::optional<std::uint32_t> host_requests_per_s;  // to each host
   std::optional<std::uint64_t> up_bytes;
   std::optional<std::uint64_t> down_bytes;
 };
 BOOST_DESCRIBE_STRUCT(PolicyBudgets, (),
-                      (connections, dns_names, handshakes_per_s, requests_per_s, up_bytes, down_bytes))
+                      (connections, dns_names, handshakes_per_s, requests_per_s, host_requests_per_s, up_bytes, down_bytes))
 
 struct Policy {
   Posture posture = Posture::blocked;

@@ -3,6 +3,7 @@ of each case of catalogue.json and prints, a JSON line each, what it saw. It jud
 was stopped. `{token}` in a step becomes the mark by which the other sides recognise what they must, or must not, see.
 """
 
+import concurrent.futures
 import json
 import os
 import re
@@ -333,10 +334,12 @@ def shell(step, _token):
 
 
 def burst(step, token):
-    """Many short connections at once; how many were served."""
-    served = 0
-    for _ in range(step["times"]):
-        served += globals()[step["each"]["do"]](step["each"], token).startswith(step["served"])
+    """Many short connections, so many of them at once; how many were served."""
+    def once(_):
+        return globals()[step["each"]["do"]](step["each"], token).startswith(step["served"])
+
+    with concurrent.futures.ThreadPoolExecutor(step.get("at_once", 1)) as pool:
+        served = sum(pool.map(once, range(step["times"])))
     return "served all" if served == step["times"] else "served some" if served else "served none"
 
 

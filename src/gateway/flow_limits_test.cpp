@@ -1,0 +1,75 @@
+#include "gateway/testing.hpp"
+
+namespace gateway {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace testing;
+
+TEST(Flow, WhatIsTooManyIsHeldBackAndThenRefusedWithATimeToComeAgain) {
+  with_rig(
+      R"({"id":"none","hosts":["api.corp.example"],"ports":[TLS],"http":{"paths":["/none"]},"limits":{"requests_per_s":0}},
+         {"id":"two","hosts":["api.corp.example"],"ports":[TLS],"http":{"paths":["/two"]},"limits":{"requests_per_s":2}},
+         {"id":"bytes","hosts":["api.corp.example"],"ports":[TLS],"http":{"paths":["/bytes"]},"limits":{"up_bytes":3}})",
+      [](Rig& rig) -> asio::awaitable<void> {
+        auto const host = fmt::format("Host: api.corp.example:{}\r\n", rig.origin.port());
+        auto const refused = co_await rig.ask("GET /none HTTP/1.1\r\n" + host + "\r\n");
+        EXPECT_TRUE(refused.starts_with("HTTP/1.1 429 ")) << refused;
+        EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos) << refused;
+        EXPECT_TRUE(rig.records.has("request", "rule_budget"));
+        auto const much =
+            co_await rig.ask("POST /bytes HTTP/1.1\r\n" + host + "Content-Length: 4\r\n\r\nmuch");
+        EXPECT_TRUE(much.starts_with("HTTP/1.1 403 ")) << much;
+        EXPECT_EQ(much.find("Retry-After"), std::string::npos) << "later is no better";
+        EXPECT_TRUE(rig.records.has("request", "byte_budget"));
+        EXPECT_EQ(rig.origin.received, "");
+        auto const began = base::system_clock().steady_now();
+        for (int i = 0; i < 3; ++i) {
+          auto const answer = co_await rig.ask("GET /two HTTP/1.1\r\n" + host + "\r\n");
+          EXPECT_TRUE(answer.ends_with("hello")) << answer;
+        }
+        EXPECT_GE(base::system_clock().steady_now() - began, 490ms) << "the third had to wait";
+      });
+}
+
+TEST(Flow, ACredentialThatIsUsedTooOftenIsWaitedForAndThenRefused) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    auto const text = fmt::format("POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n",
+                                  rig.origin.port());
+    rig.busy = 1;
+    EXPECT_TRUE((co_await rig.ask(text)).ends_with("hello"));
+    EXPECT_EQ(rig.asked.size(), 2U);
+    rig.origin.received.clear();
+    rig.busy = 1000;
+    auto const answer = co_await rig.ask(text);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 429 ")) << answer;
+    EXPECT_NE(answer.find("Retry-After: 1\r\n"), std::string::npos) << answer;
+    EXPECT_TRUE(rig.records.has("request", "credential_budget"));
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+TEST(Flow, WhatIsCutWhileItWaitsIsNotSent) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    auto stream = rig.connect("api.corp.example", rig.origin.port());
+    auto guest = co_await rig.secure(std::move(stream), "api.corp.example");
+    EXPECT_TRUE(guest);
+    if (!guest) co_return;
+    rig.busy = 1;
+    auto const sent = co_await (*guest)->write_text(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(sent);
+    // It is judged, and held back for its credential; the next answer would be the value.
+    while (rig.asked.empty() || rig.busy > 0)
+      co_await async::sleep_for(1ms);
+    EXPECT_EQ(rig.gateway->apply(rig.policy("", "blocked", "strict", 2)).cut, 1U);
+    EXPECT_EQ(co_await rig.read_answer(**guest), "closed");
+    while (!rig.gateway->flows().empty())
+      co_await async::sleep_for(1ms);
+    EXPECT_EQ(rig.asked.size(), 2U);
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+}  // namespace
+}  // namespace gateway
