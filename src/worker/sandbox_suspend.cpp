@@ -271,11 +271,11 @@ asio::awaitable<void> Sandbox::release() {
   static_cast<void>(SPACE_FAULT("worker.suspend.release"));
   if (gateway_) co_await gateway_->end();
   co_await persist("end the virtual machine", &Sandbox::end_machine);
-  co_await persist("remove the slot", &Sandbox::remove_slot);
+  if (slot_is_ours_) host_.slots.dispose_soon(slot());
+  slot_is_ours_ = false;
   co_await persist("remove the disk", &Sandbox::remove_disk);
   vmm_.reset();
   gateway_.reset();
-  slot_is_ours_ = false;
   entry_.machine.clear();
   entry_.machine_epoch = 0;
   if (!end_asked_) {

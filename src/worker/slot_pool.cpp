@@ -12,6 +12,7 @@ namespace {
 
 /// hostd does one thing at a time, and who took a slot wants a machine in it next.
 constexpr std::chrono::milliseconds rest_after_take(200);
+constexpr std::chrono::milliseconds longest_pause(5'000);
 
 }  // namespace
 
@@ -112,6 +113,22 @@ async::Task<void> SlotPool::dispose(std::uint32_t slot) {
   made_[slot] = false;
   changed_.notify_all();
   co_return base::Result<void>();
+}
+
+void SlotPool::dispose_soon(std::uint32_t slot) {
+  tasks_.spawn("remove a slot", dispose_until_gone(slot));
+}
+
+asio::awaitable<void> SlotPool::dispose_until_gone(std::uint32_t slot) {
+  for (std::chrono::milliseconds pause(100);; pause = std::min(pause * 2, longest_pause)) {
+    auto const removed = co_await dispose(slot);
+    if (removed) co_return;
+    base::log::warn("slot_stays",
+                    {{"slot", slot},
+                     {"what", removed.error().message()},
+                     {"detail", removed.error().detail()}});
+    co_await async::sleep_for(pause);
+  }
 }
 
 asio::awaitable<void> SlotPool::check_ready() {

@@ -33,6 +33,10 @@ class SlotPool {
   /// Ends whatever runs in the slot, removes it, and frees its number. Idempotent; on failure try
   /// again.
   async::Task<void> dispose(std::uint32_t slot);
+  /// The same, by the pool itself and until it has worked: of a slot whose machine is gone, so that
+  /// nobody need wait. What a worker leaves when it dies over it is removed by the next one, as a
+  /// slot of nobody.
+  void dispose_soon(std::uint32_t slot);
 
   /// Looks at the slots that wait: one whose rules somebody changed is thrown away, and another one
   /// made.
@@ -56,6 +60,7 @@ class SlotPool {
   boost::asio::awaitable<void> take_waiting(std::optional<std::uint32_t>* taken);
   async::Task<void> make_in_kernel(std::uint32_t slot);
   async::Task<void> remove_from_kernel(std::uint32_t slot);
+  boost::asio::awaitable<void> dispose_until_gone(std::uint32_t slot);
 
   hostd::Client hostd_;
   std::uint32_t ready_wanted_;
