@@ -227,6 +227,7 @@ class Lane:
         self.sandbox = None
         self.lines = []  # that are certain, in order
         self.doubt = set()  # whose answers were lost, and that were not seen yet
+        self.unseen = set()  # of those, which a read since then did not show
         self.refused = set()
         self.history = []  # what was done and what came of it, for whoever has to find out why
         self.process = ""
@@ -234,7 +235,8 @@ class Lane:
     def begin(self, body=None):
         self.sandbox = self.soak.create(body)
         if body is None:
-            self.lines, self.doubt, self.refused, self.process = [], set(), set(), ""
+            self.lines, self.process = [], ""
+            self.doubt, self.unseen, self.refused = set(), set(), set()
         self.soak.count("created")
 
     def note(self, what):
@@ -279,8 +281,13 @@ class Lane:
                 raise Wrong(f"{self.sandbox}: lines {what}: {sorted(numbers)}; {seen}")
         if certain != self.lines:
             raise Wrong(f"{self.sandbox}: lines that were answered are missing or in another order; {seen}")
+        late = self.unseen.intersection(found)
+        if late:
+            self.soak.count("came late", len(late))
+            self.note(f"late: {sorted(late)}")
         self.lines = found  # what came of those in doubt is certain now
         self.doubt.difference_update(found)
+        self.unseen = set(self.doubt)
         self.note(f"verified up to {found[-1] if found else 'nothing'}")
         self.soak.count("verified")
 
