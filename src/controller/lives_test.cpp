@@ -252,6 +252,68 @@ TEST(ControllerLives, ADrainedNodeIsToldAndPutToSleep) {
   with_bench(body);
 }
 
+wire::SnapshotReport snapshot_of(std::string id, std::string sandbox) {
+  wire::SnapshotReport report;
+  report.snapshot = std::move(id);
+  report.build = "b0";
+  report.vcpus = 1;
+  report.memory_mib = 512;
+  report.disk_mib = 4096;
+  report.bytes = 5;
+  report.sandbox = std::move(sandbox);
+  return report;
+}
+
+template <class Condition> store::asio::awaitable<bool> eventually(Condition condition) {
+  auto const until = soon();
+  while (!condition() && base::system_clock().steady_now() < until)
+    co_await async::sleep_for(20ms);
+  co_return condition();
+}
+
+// As on a host whose pool was kept, with a database that is new, somebody else's, or a restored
+// backup from before these were made.
+TEST(ControllerLives, WhatIsAtRestAndNotOfThisDatabaseIsKeptAndToldUntilItIsReleased) {
+  auto body = [](Bench& bench) -> store::asio::awaitable<void> {
+    auto const kept = co_await suspended(bench);
+    auto const ended = co_await suspended(bench);
+    store::End end;
+    end.id = ended.id;
+    end.event = SandboxEvent::machine_failed;
+    end.epoch = ended.epoch;
+    end.actor = "test";
+    auto const done = co_await bench.store.sandboxes.end(std::move(end), soon());
+    EXPECT_TRUE(done && *done);
+    auto const unknown = base::SandboxId::make().str();
+    bench.worker.add(unknown, 7);
+    bench.worker.machines[unknown].state = "suspended";
+    // Of a sandbox that the database knows: its backup is older than the snapshot.
+    bench.worker.snapshots["snapunknown"] = snapshot_of("snapunknown", kept.public_id);
+    bench.start_controller("one");
+    auto const report = [&] {
+      return store::testing::query(
+          bench.conninfo,
+          "select report->>'unclaimed' from nodes where report->>'unclaimed_total' = '2'");
+    };
+    EXPECT_TRUE(co_await eventually([&] { return report().size() == 1; }));
+    auto const told = report();
+    EXPECT_THAT(told,
+                ::testing::ElementsAre(::testing::AllOf(::testing::HasSubstr(unknown),
+                                                        ::testing::HasSubstr("snapunknown"))));
+    EXPECT_TRUE(
+        co_await eventually([&] { return !bench.worker.machines.contains(ended.public_id); }));
+    EXPECT_TRUE(bench.worker.machines.contains(unknown));
+    EXPECT_TRUE(bench.worker.snapshots.contains("snapunknown"));
+
+    bench.worker.report.release_unclaimed = true;
+    EXPECT_TRUE(co_await eventually([&] {
+      return !bench.worker.machines.contains(unknown) && bench.worker.snapshots.empty();
+    }));
+    EXPECT_TRUE(bench.worker.machines.contains(kept.public_id));
+  };
+  with_bench(body);
+}
+
 TEST(ControllerLives, SnapshotsThatWereLeftExpiredOrHaveNoRowGo) {
   auto body = [](Bench& bench) -> store::asio::awaitable<void> {
     auto const row = co_await bench.running();
@@ -270,14 +332,12 @@ TEST(ControllerLives, SnapshotsThatWereLeftExpiredOrHaveNoRowGo) {
     auto expires = wanted("old");
     expires.expires_in_s = 3600;
     auto const old = taken(co_await bench.store.snapshots.create(std::move(expires), soon()));
-    for (auto const& id : {taken_one.public_id, old.public_id, std::string("sorphan")})
-      bench.worker.snapshots[id] = {.snapshot = id,
-                                    .build = "b0",
-                                    .vcpus = 1,
-                                    .memory_mib = 512,
-                                    .disk_mib = 4096,
-                                    .bytes = 5,
-                                    .paused_ms = 1};
+    // Its program died, its row is gone, and then the worker was ready.
+    auto const orphan = taken(co_await bench.store.snapshots.create(wanted("orphan"), soon()));
+    auto const failed_one = co_await bench.store.snapshots.fail(orphan.id, "e", "why", soon());
+    EXPECT_TRUE(failed_one.has_value());
+    for (auto const& id : {taken_one.public_id, old.public_id, orphan.public_id})
+      bench.worker.snapshots[id] = snapshot_of(id, row.public_id);
     auto const settled = co_await bench.store.snapshots.settle(old.id, 5, soon());
     EXPECT_TRUE(settled.has_value());
     store::testing::query(

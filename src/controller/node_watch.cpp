@@ -51,7 +51,9 @@ NodeWatch::NodeWatch(store::asio::any_io_executor executor,
 std::optional<wire::NodeReport> NodeWatch::fresh_report() const {
   if (!report_ || base::system_clock().steady_now() - reported_at_ > 3 * times_.report_every)
     return std::nullopt;
-  return report_;
+  auto report = report_;
+  unclaimed_.tell(*report);
+  return report;
 }
 
 store::asio::awaitable<void> NodeWatch::run_reports() {
@@ -120,12 +122,15 @@ store::asio::awaitable<bool> NodeWatch::look() {
   }
   sample(look->machines);
   auto plan = reconciler_.look(*look, base::system_clock().steady_now());
+  unclaimed_.found_sandboxes(name_, plan.unclaimed);
   co_await carry_out(std::move(plan));
   if (++looks_ % times_.snapshot_looks == 0) co_await look_at_snapshots();
   co_return true;
 }
 
-/// Files of snapshots that no row knows, in two looks: their request outlived its program.
+/// Files of snapshots that no row knows, in two looks. Those that were begun with this database are
+/// of a request that outlived its program; any other may be the only copy of what another database
+/// knows, and stays.
 store::asio::awaitable<void> NodeWatch::look_at_snapshots() {
   auto const there = co_await link_.snapshots(in(worker_time));
   if (!there) co_return;
@@ -135,16 +140,37 @@ store::asio::awaitable<void> NodeWatch::look_at_snapshots() {
   auto const without = co_await store_.snapshots.without_row(std::move(names), in(database_time));
   if (!without) co_return;
   std::set<std::string> orphans(without->begin(), without->end());
+  std::vector<std::string> sandboxes;
+  for (auto const& one : *there) {
+    if (orphans.contains(one.snapshot)) sandboxes.push_back(one.sandbox);
+  }
+  std::set<std::string> begun;
+  if (!orphans.empty()) {
+    auto ours = co_await store_.snapshots.begun(
+        std::move(*without), std::move(sandboxes), in(database_time));
+    if (!ours) co_return;
+    begun.insert(ours->begin(), ours->end());
+  }
+  std::vector<std::string> unclaimed;
   for (auto const& one : orphans) {
     if (!orphans_.contains(one)) continue;
-    auto const removed = co_await link_.remove_snapshot(one, in(15s));
-    base::log::warn("snapshot_removed",
-                    {{"node", name_},
-                     {"snapshot", one},
-                     {"why", "it has no row"},
-                     {"done", removed.has_value()}});
+    if (begun.contains(one) || released()) {
+      co_await remove_orphan(one);
+    } else {
+      unclaimed.push_back(one);
+    }
   }
+  unclaimed_.found_snapshots(name_, std::move(unclaimed));
   orphans_ = std::move(orphans);
+}
+
+store::asio::awaitable<void> NodeWatch::remove_orphan(std::string snapshot) {
+  auto const removed = co_await link_.remove_snapshot(snapshot, in(15s));
+  base::log::warn("snapshot_removed",
+                  {{"node", name_},
+                   {"snapshot", snapshot},
+                   {"why", "it has no row"},
+                   {"done", removed.has_value()}});
 }
 
 /// The worker first, then the database: rows are written before a worker is asked to start
@@ -159,14 +185,22 @@ async::Task<Look> NodeWatch::take_look() {
   auto rows = co_await store_.sandboxes.on_node(name_, in(database_time));
   if (!rows) co_return base::passing(rows);
   look.rows = std::move(*rows);
+  look.released = released();
   std::set<std::string_view> known;
   for (auto const& row : look.rows)
     known.insert(row.public_id);
+  std::vector<std::string> strays;
   for (auto const& machine : look.machines) {
     if (known.contains(machine.sandbox)) continue;
     auto elsewhere = co_await store_.sandboxes.find_live(machine.sandbox, in(database_time));
     if (!elsewhere) co_return base::passing(elsewhere);
     if (*elsewhere) look.rows.push_back(std::move(**elsewhere));
+    if (!*elsewhere) strays.push_back(machine.sandbox);
+  }
+  if (!strays.empty()) {
+    auto ended = co_await store_.sandboxes.ended(std::move(strays), in(database_time));
+    if (!ended) co_return base::passing(ended);
+    look.ended.insert(ended->begin(), ended->end());
   }
   co_return look;
 }

@@ -4,6 +4,7 @@
 #include "controller/finisher.hpp"
 #include "controller/reconcile.hpp"
 #include "controller/samples.hpp"
+#include "controller/unclaimed.hpp"
 
 #include <set>
 
@@ -56,6 +57,10 @@ class NodeWatch {
   store::asio::awaitable<void> follow_suspended(store::SandboxRow row);
   store::asio::awaitable<void> look_at_snapshots();
   void sample(std::vector<wire::WorkerSandbox> const& machines);
+  store::asio::awaitable<void> remove_orphan(std::string snapshot);
+
+  bool released() const noexcept { return report_ && report_->release_unclaimed; }
+
   store::asio::awaitable<void> sample_one(std::string sandbox);
 
   std::string name_;
@@ -70,6 +75,7 @@ class NodeWatch {
   std::optional<bool> draining_;
   std::set<std::string> orphans_;  // snapshots without a row at the last look
   std::uint32_t looks_ = 0;
+  Unclaimed unclaimed_;
   base::SteadyTime reported_at_;
   std::map<std::string, base::SteadyTime> sampled_at_;  // of machines that run; when last asked
   std::set<std::string> sampling_;

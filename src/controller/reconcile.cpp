@@ -32,7 +32,8 @@ Plan Reconciler::look(Look const& look, base::SteadyTime now) {
     machines[machine.sandbox] = &machine;
   for (auto const& machine : look.machines) {
     auto const row = rows.find(machine.sandbox);
-    judge(machine, row == rows.end() ? nullptr : row->second, now, plan);
+    if (row == rows.end()) judge_without_row(machine, look, now, plan);
+    if (row != rows.end()) judge(machine, *row->second, now, plan);
   }
   for (auto const& row : look.rows) {
     // Creating and restoring rows belong to an operation; its lease says when they are left behind.
@@ -52,25 +53,38 @@ Plan Reconciler::look(Look const& look, base::SteadyTime now) {
   return plan;
 }
 
+/// What runs is reached by nobody and costs memory. What is at rest costs room alone, and is more
+/// than can be made again: it goes only when the database says that it has ended.
+void Reconciler::judge_without_row(wire::WorkerSandbox const& machine,
+                                   Look const& look,
+                                   base::SteadyTime now,
+                                   Plan& plan) {
+  if (machine.state == "ending") return;
+  auto const suspicion = fmt::format("no row/{}/{}", machine.sandbox, machine.epoch);
+  if (!confirmed(suspicion, now, confirm_after_)) return;
+  bool const at_rest =
+      machine.state == "suspended" || machine.state == "suspending" || machine.state == "restoring";
+  if (at_rest && !look.ended.contains(machine.sandbox) && !look.released) {
+    plan.unclaimed.push_back(machine.sandbox);
+    return;
+  }
+  plan.kill.push_back({machine.sandbox, machine.epoch, "it has no row"});
+}
+
 void Reconciler::judge(wire::WorkerSandbox const& machine,
-                       store::SandboxRow const* row,
+                       store::SandboxRow const& row,
                        base::SteadyTime now,
                        Plan& plan) {
   if (machine.state == "ending") return;
   auto const suspicion = [&](std::string_view what) {
     return fmt::format("{}/{}/{}", what, machine.sandbox, machine.epoch);
   };
-  if (!row) {
-    if (confirmed(suspicion("no row"), now, confirm_after_))
-      plan.kill.push_back({machine.sandbox, machine.epoch, "it has no row"});
-    return;
-  }
   // A suspended one has the epoch of the life that was suspended; the next life is greater from the
   // moment it is asked for. Our row may also be older than the worker's: then another controller
   // knows more, and it is left alone.
-  if (row->epoch <= machine.epoch || machine.state == "suspended") return;
+  if (row.epoch <= machine.epoch || machine.state == "suspended") return;
   if (confirmed(suspicion("old"), now, confirm_after_))
-    plan.kill.push_back({machine.sandbox, row->epoch, "its epoch is over"});
+    plan.kill.push_back({machine.sandbox, row.epoch, "its epoch is over"});
 }
 
 void Reconciler::judge(store::SandboxRow const& row,

@@ -21,7 +21,11 @@ struct Look {
   /// The worker's list; it was asked before the database.
   std::vector<wire::WorkerSandbox> machines;
   /// Live rows of this node, and live rows of other nodes for the ids in `machines`.
-  std::vector<store::SandboxRow> rows;
+  std::vector<store::SandboxRow> rows = {};
+  /// Of `machines`, those that the database says have ended.
+  std::set<std::string> ended = {};
+  /// An administrator has said that what the database never heard of may go.
+  bool released = false;
 };
 
 struct Plan {
@@ -34,6 +38,10 @@ struct Plan {
   };
 
   std::vector<Kill> kill;
+  /// At rest, and the database has never heard of them: they are another database's, or this one is
+  /// an older copy of itself. Their files are the only ones there are, so nobody takes them away
+  /// unasked. docs/decisions/0015-unclaimed.md
+  std::vector<std::string> unclaimed;
   /// Rows whose machine is not there, and rows whose suspended state is not.
   std::vector<store::SandboxRow> vanished;
 
@@ -75,9 +83,13 @@ class Reconciler {
 
  private:
   void judge(wire::WorkerSandbox const& machine,
-             store::SandboxRow const* row,
+             store::SandboxRow const& row,
              base::SteadyTime now,
              Plan& plan);
+  void judge_without_row(wire::WorkerSandbox const& machine,
+                         Look const& look,
+                         base::SteadyTime now,
+                         Plan& plan);
   void judge(store::SandboxRow const& row,
              wire::WorkerSandbox const* machine,
              base::SteadyTime now,

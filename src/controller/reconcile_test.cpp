@@ -65,6 +65,30 @@ TEST_F(Reconcile, AMachineWithoutARowIsKilledOnlyAfterTwoLooks) {
   EXPECT_EQ(plan.kill[0], (Plan::Kill{"a", 3, "it has no row"}));
 }
 
+TEST_F(Reconcile, WhatIsAtRestAndUnknownToTheDatabaseIsToldAndNeverKilled) {
+  for (auto const* state : {"suspended", "suspending", "restoring"}) {
+    Look const look{.machines = {machine("a", 3, state)}};
+    EXPECT_TRUE(watched(reconciler, look, clock, 3s).unclaimed.empty())
+        << "one look proves nothing";
+    auto const plan = watched(reconciler, look, clock, 600s);
+    EXPECT_TRUE(plan.kill.empty()) << state;
+    EXPECT_EQ(plan.unclaimed, std::vector<std::string>{"a"}) << state;
+    reconciler.forget();
+  }
+}
+
+TEST_F(Reconcile, WhatIsAtRestGoesWhenTheDatabaseSaysThatItEndedOrAnAdministratorDoes) {
+  Look const ended{.machines = {machine("a", 3, "suspended")}, .ended = {"a"}};
+  auto plan = watched(reconciler, ended, clock, 4s);
+  ASSERT_EQ(plan.kill.size(), 1U);
+  EXPECT_EQ(plan.kill[0].sandbox, "a");
+  EXPECT_TRUE(plan.unclaimed.empty());
+  Look const released{.machines = {machine("b", 3, "suspended")}, .released = true};
+  plan = watched(reconciler, released, clock, 4s);
+  ASSERT_EQ(plan.kill.size(), 1U);
+  EXPECT_EQ(plan.kill[0].sandbox, "b");
+}
+
 TEST_F(Reconcile, OneLookKillsNothingHoweverLateItComes) {
   Look const look{{machine("a")}, {}};
   clock.advance(1h);
@@ -139,7 +163,7 @@ TEST_F(Reconcile, ASuspendedOneIsLeftAloneAndLostOnlyAfterLong) {
   EXPECT_TRUE(watched(reconciler, lost, clock, 19s).vanished.empty());
   EXPECT_EQ(watched(reconciler, lost, clock, 2s).vanished.size(), 1U);
   Look const orphan{{machine("b", 2, "suspended")}, {}};
-  EXPECT_EQ(watched(reconciler, orphan, clock, 5s).kill.size(), 1U);
+  EXPECT_EQ(watched(reconciler, orphan, clock, 5s).unclaimed.size(), 1U);
 }
 
 TEST_F(Reconcile, WhatDisagreesIsAligned) {

@@ -174,6 +174,9 @@ async::Task<void> SandboxService::remove_snapshot(Asker asker,
   if (!going) co_return base::passing(going);
   // From here on it is gone for everybody. A controller removes what is not removed now.
   if (SPACE_FAULT("api.snapshot.after_delete")) co_return base::Result<void>();
+  // A create that had begun gets what it was promised: its worker still reads the files.
+  auto const starts = co_await store_.snapshots.has_starts(row->public_id, deadline);
+  if (!starts || *starts) co_return base::Result<void>();
   auto removed = co_await workers_.remove_snapshot(row->node_address, row->public_id, deadline);
   if (!removed) {
     base::log::warn("snapshot_not_removed",
@@ -256,6 +259,8 @@ async::Task<std::vector<Forked>> SandboxService::fork(Asker asker,
   // What was started from it keeps its files. What fails here, a controller does.
   auto const soon = base::system_clock().in(settle_timeout);
   auto going = co_await store_.snapshots.begin_delete(taken->snapshot.id, soon);
+  auto const starts = co_await store_.snapshots.has_starts(taken->snapshot.public_id, soon);
+  if (!starts || *starts) co_return copies;  // one takes longer than anybody waits
   auto removed = co_await workers_.remove_snapshot(
       taken->snapshot.node_address, taken->snapshot.public_id, soon);
   if (going && removed)

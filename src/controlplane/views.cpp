@@ -169,6 +169,12 @@ json::object view_of(Nodes::Seen const& node) {
                    {"used", view_of(used)},
                    {"builds", std::move(builds)}};
   add_time(out, "heartbeat_at", node.row.heartbeat_at);
+  if (report.unclaimed_total == 0) return out;
+  json::array unclaimed;
+  for (auto const& one : report.unclaimed)
+    unclaimed.emplace_back(one);
+  out["unclaimed"] = std::move(unclaimed);
+  out["unclaimed_total"] = report.unclaimed_total;
   return out;
 }
 

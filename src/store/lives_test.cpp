@@ -314,6 +314,57 @@ TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
   });
 }
 
+TEST(Snapshots, KeepTheirFilesWhileSandboxesAreCreatedFromThem) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    NewSnapshot wanted;
+    wanted.public_id = base::make_short_id('s');
+    wanted.sandbox_id = row->id;
+    wanted.operation = base::make_short_id('x');
+    wanted.lease_owner = "test";
+    auto snapshot = co_await store.snapshots.create(std::move(wanted), soon());
+    ASSERT_OK(snapshot);
+    auto ready = co_await store.snapshots.settle(snapshot->id, 1000, soon());
+    ASSERT_OK(ready);
+    auto begun =
+        co_await store.snapshots.begun({snapshot->public_id, "sother"}, {row->public_id}, soon());
+    ASSERT_OK(begun);
+    EXPECT_EQ(*begun, std::vector<std::string>{snapshot->public_id});
+    begun = co_await store.snapshots.begun({snapshot->public_id}, {""}, soon());
+    ASSERT_OK(begun);
+    EXPECT_TRUE(begun->empty());
+    auto copy = new_sandbox(*world);
+    copy.snapshot = snapshot->public_id;
+    auto const operation = copy.operation_public_id;
+    auto creating = co_await store.sandboxes.create(std::move(copy), soon());
+    ASSERT_OK(creating);
+    auto going = co_await store.snapshots.begin_delete(snapshot->id, soon());
+    ASSERT_OK(going);
+    EXPECT_TRUE(*going);
+    auto starts = co_await store.snapshots.has_starts(snapshot->public_id, soon());
+    ASSERT_OK(starts);
+    EXPECT_TRUE(*starts);
+    auto due = co_await store.snapshots.claim_due(10, soon());
+    ASSERT_OK(due);
+    EXPECT_TRUE(due->empty());
+    Change change;
+    change.id = creating->id;
+    change.actor = "test";
+    change.operation = operation;
+    auto started = co_await store.sandboxes.apply(std::move(change), soon());
+    ASSERT_OK(started);
+    starts = co_await store.snapshots.has_starts(snapshot->public_id, soon());
+    ASSERT_OK(starts);
+    EXPECT_FALSE(*starts);
+    due = co_await store.snapshots.claim_due(10, soon());
+    ASSERT_OK(due);
+    EXPECT_EQ(due->size(), 1u);
+  });
+}
+
 TEST(Snapshots, AreMadeWithinTheQuotaFoundAndRemoved) {
   with_store([](Store& store) -> asio::awaitable<void> {
     auto world = co_await make_world(store);

@@ -77,6 +77,11 @@ Statement const without_row_statement{"sandboxes.without_row",
                                       "exists (select from sandboxes where public_id = asked)",
                                       Kind::read};
 
+Statement const ended_statement{
+    "sandboxes.ended",
+    "select public_id from ended_sandboxes where public_id = any($1::text[])",
+    Kind::read};
+
 Statement const next_due_statement{"sandboxes.next_due",
                                    "select space_us(min(greatest(deadline_at, case when on_timeout "
                                    "= 'suspend' then suspend_after end)))"
@@ -290,18 +295,29 @@ async::Task<std::vector<SandboxRow>> Sandboxes::on_node(std::string node, base::
   co_return read_sandboxes(*rows);
 }
 
+async::Task<std::vector<std::string>> Sandboxes::ended(std::vector<std::string> public_ids,
+                                                       base::Deadline deadline) {
+  return ids_of(&ended_statement, std::move(public_ids), deadline);
+}
+
 async::Task<std::vector<std::string>> Sandboxes::without_row(std::vector<std::string> public_ids,
                                                              base::Deadline deadline) {
+  return ids_of(&without_row_statement, std::move(public_ids), deadline);
+}
+
+async::Task<std::vector<std::string>> Sandboxes::ids_of(Statement const* statement,
+                                                        std::vector<std::string> public_ids,
+                                                        base::Deadline deadline) {
   Params params;
   params.texts(public_ids);
-  auto rows = co_await database_.run(without_row_statement, std::move(params), deadline);
+  auto rows = co_await database_.run(*statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
-  std::vector<std::string> without;
+  std::vector<std::string> ids;
   for (std::size_t i = 0; i < rows->size(); ++i) {
     RowReader reader(*rows, i);
-    without.push_back(reader.text());
+    ids.push_back(reader.text());
   }
-  co_return without;
+  co_return ids;
 }
 
 async::Task<std::optional<base::WallTime>> Sandboxes::next_due(base::Deadline deadline) {

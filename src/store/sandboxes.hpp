@@ -209,6 +209,10 @@ class Sandboxes {
   async::Task<std::uint64_t> count_running(std::string project_id, base::Deadline deadline);
   /// Every live sandbox of a node, for reconciling.
   async::Task<std::vector<SandboxRow>> on_node(std::string node, base::Deadline deadline);
+  /// Which of these public ids are of sandboxes that ended, as this database says. One that is
+  /// neither here nor live was never made with this database, or so long ago that it is forgotten.
+  async::Task<std::vector<std::string>> ended(std::vector<std::string> public_ids,
+                                              base::Deadline deadline);
   /// Which of these public ids have no live row; asked before anything is killed.
   async::Task<std::vector<std::string>> without_row(std::vector<std::string> public_ids,
                                                     base::Deadline deadline);
@@ -279,6 +283,9 @@ class Sandboxes {
   async::Task<std::uint64_t> trim_history(std::chrono::hours keep, base::Deadline deadline);
 
  private:
+  async::Task<std::vector<std::string>> ids_of(Statement const* statement,
+                                               std::vector<std::string> public_ids,
+                                               base::Deadline deadline);
   async::Task<std::optional<SandboxRow>> find_row(std::string id, base::Deadline deadline);
   async::Task<std::optional<SandboxRow>> find_one(Statement const* statement,
                                                   Params params,

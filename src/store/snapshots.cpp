@@ -129,19 +129,34 @@ Statement const remove_statement{"snapshots.remove",
 Statement const claim_due_statement{
     "snapshots.claim_due",
     "with due as ("
-    "  select id from snapshots where (expires_at <= now() and state = 'ready') or state = "
+    "  select id from snapshots d where ((expires_at <= now() and state = 'ready') or state = "
     "'deleting'"
-    "    or (hidden and created_at < now() - interval '1 hour')"
+    "    or (hidden and created_at < now() - interval '1 hour'))"
+    "    and not exists (select from sandboxes b where b.snapshot = d.public_id and b.state = "
+    "'creating')"
     "  order by created_at limit $1 for update skip locked"
     "), moved as (update snapshots s set state = 'deleting' from due where s.id = due.id returning "
     "s.*)"
     " select " +
         std::string(columns) + " from moved s " + std::string(joins)};
 
+Statement const has_starts_statement{
+    "snapshots.has_starts",
+    "select exists (select from sandboxes where snapshot = $1 and state = 'creating')",
+    Kind::read};
+
 Statement const without_row_statement{"snapshots.without_row",
                                       "select asked from unnest($1::text[]) as asked where not "
                                       "exists (select from snapshots where public_id = asked)",
                                       Kind::read};
+
+// By sandbox, since there is an index for that.
+Statement const begun_statement{
+    "snapshots.begun",
+    "select distinct data->>'snapshot' from events where sandbox = any($2::text[])"
+    " and sandbox <> '' and type = 'sandbox.snapshot_started' and data->>'snapshot' = "
+    "any($1::text[])",
+    Kind::read};
 
 SnapshotRow read_row(Rows const& rows, std::size_t index) {
   RowReader reader(rows, index);
@@ -170,6 +185,15 @@ SnapshotRow read_row(Rows const& rows, std::size_t index) {
   row.created_at = reader.time();
   row.expires_at = reader.time_or_nothing();
   return row;
+}
+
+std::vector<std::string> read_ids(Rows const& rows) {
+  std::vector<std::string> ids;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    RowReader reader(rows, i);
+    ids.push_back(reader.text());
+  }
+  return ids;
 }
 
 std::vector<SnapshotRow> read_all(Rows const& rows) {
@@ -290,6 +314,15 @@ async::Task<bool> Snapshots::begin_delete(std::string id, base::Deadline deadlin
   co_return !rows->empty();
 }
 
+async::Task<bool> Snapshots::has_starts(std::string public_id, base::Deadline deadline) {
+  Params params;
+  params.text(std::move(public_id));
+  auto rows = co_await database_.run(has_starts_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  RowReader reader(*rows, 0);
+  co_return reader.boolean();
+}
+
 async::Task<void> Snapshots::remove(std::string id, base::Deadline deadline) {
   Params params;
   params.text(std::move(id));
@@ -313,12 +346,17 @@ async::Task<std::vector<std::string>> Snapshots::without_row(std::vector<std::st
   params.texts(public_ids);
   auto rows = co_await database_.run(without_row_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
-  std::vector<std::string> without;
-  for (std::size_t i = 0; i < rows->size(); ++i) {
-    RowReader reader(*rows, i);
-    without.push_back(reader.text());
-  }
-  co_return without;
+  co_return read_ids(*rows);
+}
+
+async::Task<std::vector<std::string>> Snapshots::begun(std::vector<std::string> public_ids,
+                                                       std::vector<std::string> sandboxes,
+                                                       base::Deadline deadline) {
+  Params params;
+  params.texts(public_ids).texts(sandboxes);
+  auto rows = co_await database_.run(begun_statement, std::move(params), deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return read_ids(*rows);
 }
 
 }  // namespace store

@@ -75,11 +75,19 @@ class Snapshots {
   async::Task<std::vector<SnapshotRow>> list(SnapshotFilter filter, base::Deadline deadline);
   /// → deleting. From here on nothing starts from it; false when it is gone or going already.
   async::Task<bool> begin_delete(std::string id, base::Deadline deadline);
+  /// Are sandboxes being created from it? Their worker still reads its files, so that these stay
+  /// until it is done; claim_due() waits for the same.
+  async::Task<bool> has_starts(std::string public_id, base::Deadline deadline);
   /// The node has none of its files any more: the row goes.
   async::Task<void> remove(std::string id, base::Deadline deadline);
   /// Expired ones, hidden ones that their fork left behind, and those that stayed in `deleting`:
-  /// moved to `deleting`, for the caller to remove.
+  /// moved to `deleting`, for the caller to remove. Not while has_starts().
   async::Task<std::vector<SnapshotRow>> claim_due(std::uint32_t limit, base::Deadline deadline);
+  /// Which of these snapshots were begun with this database, of those sandboxes: what has no row
+  /// any more and is here was deleted, or not taken. As far back as events are kept.
+  async::Task<std::vector<std::string>> begun(std::vector<std::string> public_ids,
+                                              std::vector<std::string> sandboxes,
+                                              base::Deadline deadline);
   /// Which of these public ids have no row; asked before files are removed.
   async::Task<std::vector<std::string>> without_row(std::vector<std::string> public_ids,
                                                     base::Deadline deadline);

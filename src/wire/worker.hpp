@@ -139,8 +139,9 @@ struct SnapshotReport {
   std::uint32_t disk_mib = 0;
   std::uint64_t bytes = 0;   // on disk, beyond what it shares with others
   double paused_ms = 0;      // how long its sandbox stood still
+  std::string sandbox = {};  // that it was taken of
 };
-BOOST_DESCRIBE_STRUCT(SnapshotReport, (), (snapshot, build, vcpus, memory_mib, disk_mib, bytes, paused_ms))
+BOOST_DESCRIBE_STRUCT(SnapshotReport, (), (snapshot, build, vcpus, memory_mib, disk_mib, bytes, paused_ms, sandbox))
 
 struct SetDrain {
   bool on = false;
@@ -196,11 +197,16 @@ struct NodeReport {
   std::vector<WarmReport> warm;
   std::vector<BaseSnapshotReport> base_snapshots;
   std::vector<Reflected> reflected;
+  /// At rest here (sandboxes, snapshots) and never heard of in this installation's database; filled in by the controller. The first
+  /// hundred; they are kept until an administrator says that they may go, which is `release_unclaimed`.
+  std::vector<std::string> unclaimed;
+  std::uint32_t unclaimed_total = 0;
+  bool release_unclaimed = false;
 };
 BOOST_DESCRIBE_STRUCT(NodeReport, (),
                       (name, driver, accelerator, accelerator_proof, boundary, unlimited, memory_mib_total, memory_mib_used,
                        vcpus_total, vcpus_used, disk_mib_total, disk_mib_used, slots_total, slots_used, builds, disk_clone,
-                       draining, warm, base_snapshots, reflected))
+                       draining, warm, base_snapshots, reflected, unclaimed, unclaimed_total, release_unclaimed))
 
 /// dial.sock: a stream socket; each request is one JSON line, answered in order by one JSON line. With
 /// `ok` true exactly one descriptor comes along (SCM_RIGHTS): a TCP socket whose connect() to the guest's

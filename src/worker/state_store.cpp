@@ -158,6 +158,7 @@ wire::SnapshotReport report_of(SavedMachine const& saved) {
   out.disk_mib = saved.disk_mib;
   out.bytes = saved.pages_bytes + saved.state_bytes;
   out.paused_ms = saved.paused_ms;
+  out.sandbox = saved.entry.sandbox;
   return out;
 }
 
