@@ -4,6 +4,7 @@
 #include "cli/pool.hpp"
 #include "cli/progress.hpp"
 #include "cli/supervisor.hpp"
+#include "cli/teardown.hpp"
 #include "cli/up.hpp"
 #include "hostd/uplink.hpp"
 #include "os/netns.hpp"
@@ -161,7 +162,7 @@ int down(DownOptions const& options) {
     auto marked = mark_stop(*config, suspends);
     if (!marked) return complain(marked.error());
     progress.begin(suspends ? "suspend the sandboxes and stop the programs" : "stop the programs");
-    auto stopped = stop_supervisor(*config, std::chrono::seconds(270));
+    auto stopped = stop_supervisor(*config, down_limit);
     if (!stopped) {
       progress.failed();
       return complain(stopped.error());

@@ -4,6 +4,7 @@
 #include "cli/cluster.hpp"
 #include "cli/log_file.hpp"
 #include "cli/restart_policy.hpp"
+#include "cli/teardown.hpp"
 #include "wire/codec.hpp"
 
 #include <sys/file.h>
@@ -237,7 +238,8 @@ base::Result<void> Supervisor::prepare() {
                   config_));
     farewell_.back().second.farewell = true;
     // Suspending takes its time, and says itself when it gives up.
-    farewell_.back().second.stop_limit = verb == std::string_view("end-sandboxes") ? 180s : 60s;
+    farewell_.back().second.stop_limit =
+        verb == std::string_view("end-sandboxes") ? end_sandboxes_limit : clear_slots_limit;
   }
   return {};
 }

@@ -62,7 +62,8 @@ class Worker {
 
 async::Task<Listing> Worker::list() {
   http::RequestHead head{"GET", "/sandboxes", {{"Host", "worker"}}};
-  auto response = co_await client_.request(std::move(head), {}, base::system_clock().in(10s));
+  auto response =
+      co_await client_.request(std::move(head), {}, base::system_clock().in(end_limits.list));
   if (!response) co_return base::passing(response);
   co_return wire::decode_text<Listing>(response->body, wire::UnknownKeys::ignore, 16U << 20);
 }
@@ -106,7 +107,8 @@ async::Task<std::string> suspend_by_platform(wire::Config config) {
                       [path = config.internal_socket()] { return net::connect_unix(path); });
   http::RequestHead head{
       "POST", "/suspend?node=" + http::percent_encode(config.node_name), {{"Host", "internal"}}};
-  auto response = co_await client.request(std::move(head), {}, base::system_clock().in(120s));
+  auto response =
+      co_await client.request(std::move(head), {}, base::system_clock().in(end_limits.platform));
   if (!response) co_return base::passing(response);
   if (response->status != 200)
     co_return base::fail(base::Code::unavailable, "it answered: " + response->body);
@@ -118,7 +120,7 @@ asio::awaitable<std::string> suspend_by_worker(Worker* worker,
                                                std::vector<wire::WorkerSandbox> list) {
   Report report;
   async::TaskGroup group(co_await asio::this_coro::executor);
-  auto const deadline = base::system_clock().in(100s);
+  auto const deadline = base::system_clock().in(end_limits.worker);
   for (auto const& one : list) {
     if (one.state == "running" || one.state == "paused")
       group.spawn("suspend", worker->suspend(one, deadline, &report));
@@ -154,7 +156,7 @@ asio::awaitable<int> end_all(wire::Config config) {
     base::log::warn("worker_not_reached", {{"reason", listing.error().message()}});
     co_return 1;
   }
-  auto const deadline = base::system_clock().in(50s);
+  auto const deadline = base::system_clock().in(end_limits.end);
   async::TaskGroup group(executor);
   for (auto const& one : listing->sandboxes) {
     if (one.state != "suspended") group.spawn("end", worker.end(one.sandbox, one.epoch, deadline));
