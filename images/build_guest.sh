@@ -10,8 +10,9 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out= agent= package=linux-image-cloud-amd64
-# In the order of insertion: each needs those before it. The guest kernel has ext4 built in and virtio as modules.
-modules=(virtio_ring virtio virtio_mmio virtio_blk failover net_failover virtio_net virtio-rng)
+# In the order of insertion: each needs those before it. The guest kernel has ext4 built in and virtio as modules. The last two
+# end connections of before a suspend (src/agent/connections.hpp).
+modules=(virtio_ring virtio virtio_mmio virtio_blk failover net_failover virtio_net virtio-rng inet_diag tcp_diag)
 
 die() { echo "build_guest: $*" >&2; exit 1; }
 sum() { sha256sum "$1" | cut -d ' ' -f 1; }

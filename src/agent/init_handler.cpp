@@ -200,6 +200,7 @@ http::Response InitHandler::apply(std::string_view body) {
 void InitHandler::take(wire::AgentInit init) {
   if (!init.entropy.empty()) machine_.credit_entropy(bytes_of_hex(init.entropy));
   machine_.grow_root();  // a machine that goes on from a snapshot may have got a larger disk
+  if (init.goes_on) machine_.end_connections();
   if (!init.hostname.empty()) machine_.set_hostname(init.hostname);
   if (!init.machine_id.empty()) machine_.set_machine_id(init.machine_id);
   context_.init_key =

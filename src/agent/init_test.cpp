@@ -69,6 +69,10 @@ TEST(Init, GivesTheMachineItsIdentity) {
     EXPECT_EQ(envs.body, R"({"E2B_SANDBOX":"true"})");
     auto const token = co_await init(guest, key, R"(,"accessToken":"")");
     EXPECT_EQ(token.status, 204);
+    EXPECT_EQ(guest.machine.ended, 0) << "a machine that was not away keeps its connections";
+    auto const back = co_await init(guest, key, R"(,"goes_on":true)");
+    EXPECT_EQ(back.status, 204);
+    EXPECT_EQ(guest.machine.ended, 1);
     auto const kept = co_await guest.get("/envs");
     EXPECT_EQ(kept.body, envs.body) << "a new token alone changes nothing else";
     EXPECT_EQ(guest.agent->context().default_user, "other");

@@ -1,5 +1,6 @@
 #include "agent/machine.hpp"
 
+#include "agent/connections.hpp"
 #include "agent/small_files.hpp"
 #include "agent/spawn.hpp"
 #include "base/log.hpp"
@@ -159,6 +160,11 @@ void GuestMachine::grow_root() {
   std::uint64_t wanted = bytes / now->block_bytes;
   os::Fd const root(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root || ::ioctl(root.get(), ext4_resize_fs, &wanted) != 0) warn_errno("root_not_grown");
+}
+
+void GuestMachine::end_connections() {
+  auto const ended = end_outward_connections();
+  if (!ended) warn_failed("connections_not_ended", ended.error());
 }
 
 std::string bundle_text(std::string_view old, std::string_view pem) {

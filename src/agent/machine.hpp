@@ -26,6 +26,8 @@ class Machine {
   virtual void trust_authority(std::string const& pem) = 0;
   /// Gives the root file system what its disk has beyond it.
   virtual void grow_root() = 0;
+  /// Ends the connections to the world of a machine that was saved with them.
+  virtual void end_connections() = 0;
 };
 
 /// The machine whose PID 1 we are.
@@ -37,6 +39,7 @@ class GuestMachine final : public Machine {
   void set_machine_id(std::string const& machine_id) override;
   void trust_authority(std::string const& pem) override;
   void grow_root() override;
+  void end_connections() override;
 };
 
 /// A process on somebody else's machine (tests): touches nothing.
@@ -53,6 +56,8 @@ class NoMachine final : public Machine {
   void trust_authority(std::string const&) override {}
 
   void grow_root() override {}
+
+  void end_connections() override {}
 };
 
 /// PID 1, from the kernel's hand-over in the initramfs to a machine that can run commands: kernel

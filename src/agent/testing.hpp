@@ -34,7 +34,10 @@ class RecordingMachine final : public Machine {
 
   void grow_root() override { ++grown; }
 
+  void end_connections() override { ++ended; }
+
   int grown = 0;
+  int ended = 0;  // how often connections were
   std::optional<base::WallTime> clock;
   std::string entropy;
   std::string hostname;

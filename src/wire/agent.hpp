@@ -21,11 +21,12 @@ struct AgentInit {
   std::optional<std::string> defaultUser;     // "user" until one comes
   std::optional<std::string> defaultWorkdir;  // "" = the user's home
   std::optional<std::string> caBundle;        // PEM of an authority that the guest shall trust beside its own
+  bool goes_on = false;      // from a saved state: whom it was connected to in the world does not know it any more
   static bool required(std::string_view name) { return name == "init_key"; }
 };
 BOOST_DESCRIBE_STRUCT(AgentInit, (),
                       (init_key, next_init_key, nonce, entropy, timestamp, hostname, machine_id, accessToken, envVars, defaultUser, defaultWorkdir,
-                       caBundle))
+                       caBundle, goes_on))
 
 /// The version of the in-guest protocol that the agent implements.
 inline constexpr std::string_view envd_version = "0.6.4";

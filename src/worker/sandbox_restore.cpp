@@ -216,6 +216,7 @@ Sandbox::Talk Sandbox::initialise_again(bool same_machine) {
   return [this, same_machine](net::Stream stream, std::function<void()> on_answer) {
     auto init = agent_init();
     if (same_machine) init.machine_id.clear();
+    init.goes_on = true;
     if (init.envVars && init.envVars->empty()) init.envVars.reset();
     if (init.defaultUser == "user") init.defaultUser.reset();
     if (init.defaultWorkdir && init.defaultWorkdir->empty()) init.defaultWorkdir.reset();
