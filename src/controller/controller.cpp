@@ -109,6 +109,9 @@ store::asio::awaitable<void> Controller::give_up(store::NodeRow node) {
 void Controller::watch(std::string name, std::string address) {
   auto& one = watches_[address];
   if (one) return;
+  collectors_.push_back(
+      std::make_unique<AuditCollector>(name, store_, links_.at(address), times_.checkpoints_every));
+  loops_.spawn("checkpoints", collectors_.back()->run());
   one = std::make_unique<NodeWatch>(
       executor_, std::move(name), address, store_, links_, finisher_, samples_, times_);
   loops_.spawn("reports", one->run_reports());

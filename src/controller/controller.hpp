@@ -1,5 +1,6 @@
 #pragma once
 
+#include "controller/audit_collector.hpp"
 #include "controller/deadlines.hpp"
 #include "controller/node_watch.hpp"
 #include "controller/retention.hpp"
@@ -44,6 +45,7 @@ class Controller {
   Retention retention_;
   TemplateRegistry registry_;
   std::map<std::string, std::unique_ptr<NodeWatch>> watches_;  // by address
+  std::vector<std::unique_ptr<AuditCollector>> collectors_;
   bool beaten_ = false;
   bool beating_ = true;
   bool registered_ = false;  // our own node has its row

@@ -19,6 +19,7 @@ struct WatchTimes {
   std::chrono::milliseconds confirm_after{4000};
   std::chrono::milliseconds sample_every{5000};
   std::chrono::milliseconds nodes_every{5000};
+  std::chrono::milliseconds checkpoints_every{10'000};  // of the audit log
   std::uint32_t snapshot_looks = 15;  // after how many looks its snapshots are looked at
 };
 

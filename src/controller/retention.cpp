@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "store/audit_checkpoints.hpp"
 
 namespace controller {
 namespace {
@@ -73,6 +74,9 @@ store::asio::awaitable<void> Retention::round() {
   report("key_uses", dropped);
   dropped = co_await store_.metrics.trim(keep_.metrics, soon());
   report("metrics", dropped);
+  store::AuditCheckpoints checkpoints(store_.database);
+  dropped = co_await checkpoints.trim(soon());
+  report("audit_checkpoints", dropped);
   // After the history, whose sandboxes they are of.
   dropped = co_await store_.policies.trim(soon());
   report("policies", dropped);

@@ -94,6 +94,13 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
   } else if (path == "/audit") {
     sent = co_await response.send(
         json_response(200, R"({"records":[{"seq":3,"host":"a.example"}],"next_after":3,"more":false})"));
+  } else if (path == "/audit/checkpoints") {
+    std::uint64_t after = 0;
+    auto const query = request.head.query();
+    if (query.starts_with("after="))
+      std::from_chars(query.data() + 6, query.data() + query.size(), after);
+    auto const told = checkpoints ? checkpoints(after) : wire::AuditCheckpoints{};
+    sent = co_await response.send(json_response(200, wire::encode_text(told)));
   } else if (path == "/drain") {
     auto const body = co_await request.body.read_all(4096);
     auto const drain = wire::decode_text<wire::SetDrain>(body.value_or(""));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "http/server.hpp"
+#include "wire/audit.hpp"
 #include "wire/worker.hpp"
 
 #include <map>
@@ -46,6 +47,8 @@ class FakeWorker final : public http::Handler {
   std::map<std::string, std::string> tokens;                      // set by PUT …/token
   std::vector<std::pair<std::string, wire::SetPolicy>> policies;  // every PUT …/policy, in order
   std::optional<base::Error> policy_refusal;                      // what they are answered with
+  /// Those behind a number; this worker has none.
+  std::function<wire::AuditCheckpoints(std::uint64_t)> checkpoints;
   std::string decisions;                                          // NDJSON, of every sandbox
 
   http::asio::awaitable<void> handle(http::Request& request,

@@ -71,6 +71,13 @@ async::Task<wire::NodeReport> WorkerLink::report(base::Deadline deadline) {
   co_return decoded<wire::NodeReport>(*response);
 }
 
+async::Task<wire::AuditCheckpoints> WorkerLink::audit_checkpoints(std::uint64_t after,
+                                                                  base::Deadline deadline) {
+  auto response = co_await call("GET", fmt::format("/audit/checkpoints?after={}", after), deadline);
+  if (!response) co_return base::passing(response, "ask the worker for its checkpoints");
+  co_return decoded<wire::AuditCheckpoints>(*response);
+}
+
 async::Task<std::vector<wire::WorkerSandbox>> WorkerLink::list(base::Deadline deadline) {
   auto response = co_await call("GET", "/sandboxes", deadline);
   if (!response) co_return base::passing(response, "ask the worker for its sandboxes");

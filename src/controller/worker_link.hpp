@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "http/client.hpp"
+#include "wire/audit.hpp"
 #include "wire/worker.hpp"
 
 #include <functional>
@@ -37,6 +38,9 @@ class WorkerLink {
   async::Task<std::vector<wire::SnapshotReport>> snapshots(base::Deadline deadline);
   async::Task<void> remove_snapshot(std::string snapshot, base::Deadline deadline);
   async::Task<void> drain(bool on, base::Deadline deadline);
+  /// Those of its audit log behind that number.
+  async::Task<wire::AuditCheckpoints> audit_checkpoints(std::uint64_t after,
+                                                        base::Deadline deadline);
   /// What the agent says of its guest.
   async::Task<wire::json::value> metrics(std::string sandbox, base::Deadline deadline);
 

@@ -139,6 +139,8 @@ async::Task<http::Response> Api::answer(http::Request* request) {
   if (path == "/metrics" && method == "GET")
     co_return json_response(200, wire::encode_text(samples_of(worker_)));
   if (path == "/audit" && method == "GET") co_return co_await list_audit(request->head);
+  if (path == "/audit/checkpoints" && method == "GET")
+    co_return co_await list_checkpoints(request->head);
   constexpr std::string_view prefix = "/sandboxes/";
   if (!path.starts_with(prefix)) co_return no_such_route();
   auto const rest = path.substr(prefix.size());
@@ -215,6 +217,14 @@ async::Task<http::Response> Api::set_policy(http::Request* request, std::string 
     co_return base::fail(base::Code::conflict, "this is another life of the sandbox");
   auto const applied = co_await sandbox->set_policy(std::move(*wanted));
   co_return respond(applied);
+}
+
+async::Task<http::Response> Api::list_checkpoints(http::RequestHead head) {
+  auto query = audit_query(head.query());
+  if (!query) co_return std::unexpected(query.error());
+  auto const told = co_await worker_.host().audit.checkpoints(query->after);
+  if (!told) co_return std::unexpected(told.error());
+  co_return json_response(200, wire::encode_text(*told));
 }
 
 async::Task<http::Response> Api::list_audit(http::RequestHead head) {

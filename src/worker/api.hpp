@@ -35,6 +35,7 @@ class Api final : public http::Handler {
   async::Task<http::Response> set_token(http::Request* request, std::string id);
   async::Task<http::Response> set_policy(http::Request* request, std::string id);
   async::Task<http::Response> list_audit(http::RequestHead head);
+  async::Task<http::Response> list_checkpoints(http::RequestHead head);
   async::Task<void> stream_decisions(http::ResponseWriter* response, std::string id, bool follow);
   async::Task<void> stream_ended(http::ResponseWriter* response);
 

@@ -19,6 +19,14 @@ constexpr std::chrono::minutes retire_every(10);
 constexpr std::size_t reflected_max = 256;
 constexpr std::chrono::minutes reflected_kept(10);
 
+/// The log is what must not fail; the next checkpoint says all that this one would have.
+void note(audit::Checkpoints& checkpoints, audit::Log const& log, bool now) {
+  auto const noted = checkpoints.note(log, now);
+  if (!noted)
+    base::log::warn("no_checkpoint",
+                    {{"what", noted.error().message()}, {"detail", noted.error().detail()}});
+}
+
 }  // namespace
 
 std::int64_t micros_of(base::WallTime time) {
@@ -28,16 +36,37 @@ std::int64_t micros_of(base::WallTime time) {
 AuditFeed::AuditFeed(asio::any_io_executor executor, std::string directory)
     : directory_(std::move(directory)), changed_(executor), broke_(std::move(executor)) {}
 
-async::Task<void> AuditFeed::open() {
-  auto log = co_await async::blocking(
-      [directory = directory_]() -> base::Result<std::unique_ptr<audit::Log>> {
+async::Task<void> AuditFeed::open(std::string node, std::string key_path) {
+  struct Opened {
+    std::unique_ptr<audit::Log> log;
+    std::shared_ptr<audit::Checkpoints> checkpoints;
+  };
+
+  auto opened =
+      co_await async::blocking([directory = directory_, node, key_path]() -> base::Result<Opened> {
         if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
           return base::fail_errno("make the audit log's directory", directory);
-        return audit::Log::open(directory);
+        auto log = audit::Log::open(directory);
+        if (!log) return base::passing(log);
+        Opened out{std::move(*log), nullptr};
+        if (node.empty()) return out;
+        auto checkpoints = audit::Checkpoints::open(node, key_path, directory);
+        if (!checkpoints) return base::passing(checkpoints);
+        note(**checkpoints, *out.log, true);
+        out.checkpoints = std::move(*checkpoints);
+        return out;
       });
-  if (!log) co_return base::passing(log, "open the audit log");
-  log_ = std::move(*log);
+  if (!opened) co_return base::passing(opened, "open the audit log");
+  log_ = std::move(opened->log);
+  checkpoints_ = std::move(opened->checkpoints);
   co_return base::Result<void>();
+}
+
+async::Task<wire::AuditCheckpoints> AuditFeed::checkpoints(std::uint64_t after) const {
+  if (!checkpoints_)
+    co_return base::fail(base::Code::unavailable, "this log has no signed checkpoints");
+  co_return co_await async::blocking(
+      [checkpoints = checkpoints_, after] { return checkpoints->tell(after); });
 }
 
 void AuditFeed::add(std::string const& sandbox, std::string record) {
@@ -80,16 +109,19 @@ asio::awaitable<void> AuditFeed::run() {
   }
 }
 
-asio::awaitable<void> AuditFeed::write_out() {
-  if (!log_ || waiting_.empty()) co_return;
+asio::awaitable<void> AuditFeed::write_out(bool last) {
+  if (!log_ || (waiting_.empty() && !last)) co_return;
   auto batch = std::make_shared<std::deque<std::string>>(std::exchange(waiting_, {}));
-  auto const written = co_await async::blocking([log = log_, batch]() -> base::Result<void> {
-    for (auto const& record : *batch) {
-      auto appended = log->append(record);
-      if (!appended) return appended;
-    }
-    return log->sync();
-  });
+  auto const written = co_await async::blocking(
+      [log = log_, checkpoints = checkpoints_, batch, last]() -> base::Result<void> {
+        for (auto const& record : *batch) {
+          auto appended = log->append(record);
+          if (!appended) return appended;
+        }
+        auto synced = log->sync();
+        if (synced && checkpoints) note(*checkpoints, *log, last);
+        return synced;
+      });
   co_await retire_sometimes();
   if (written) co_return;
   base::log::error("audit_broken",
@@ -115,7 +147,7 @@ asio::awaitable<void> AuditFeed::wait_broken() {
 }
 
 asio::awaitable<void> AuditFeed::close() {
-  co_await write_out();
+  co_await write_out(true);
 }
 
 std::vector<AuditFeed::Numbered> AuditFeed::after(std::uint64_t number,

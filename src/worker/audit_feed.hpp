@@ -1,7 +1,7 @@
 #pragma once
 
 #include "async/task.hpp"
-#include "audit/chain.hpp"
+#include "audit/checkpoint.hpp"
 #include "audit/reader.hpp"
 #include "wire/worker.hpp"
 
@@ -22,7 +22,10 @@ class AuditFeed {
  public:
   AuditFeed(boost::asio::any_io_executor executor, std::string directory);
 
-  async::Task<void> open();
+  /// With the node's name its checkpoints are signed with the key in `key_path`.
+  async::Task<void> open(std::string node = {}, std::string key_path = {});
+  /// unavailable without a name.
+  async::Task<wire::AuditCheckpoints> checkpoints(std::uint64_t after) const;
   /// `record`: one JSON object on one line.
   void add(std::string const& sandbox, std::string record);
 
@@ -53,14 +56,18 @@ class AuditFeed {
 
   std::uint64_t last() const noexcept { return last_; }
 
+  /// Records that nobody has begun to write yet.
+  std::size_t waiting() const noexcept { return waiting_.size(); }
+
   boost::asio::awaitable<void> wait() { return changed_.wait(); }
 
  private:
-  boost::asio::awaitable<void> write_out();
+  boost::asio::awaitable<void> write_out(bool last = false);
   boost::asio::awaitable<void> retire_sometimes();
 
   std::string directory_;
   std::shared_ptr<audit::Log> log_;  // shared: a write that is under way keeps it
+  std::shared_ptr<audit::Checkpoints> checkpoints_;
   std::deque<std::string> waiting_;
   std::deque<Numbered> latest_;
   std::deque<wire::Reflected> reflected_;

@@ -84,7 +84,7 @@ async::Task<void> Worker::open_files() {
   auto const dir = host_.config.data_dir + "/worker";
   if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
     co_return base::fail_errno("make the worker's directory", dir);
-  auto audit = co_await host_.audit.open();
+  auto audit = co_await host_.audit.open(host_.config.node_name, dir + "/audit.key");
   if (!audit) co_return audit;
   tasks_.spawn("audit", host_.audit.run());
   auto journal = host_.journal.open();

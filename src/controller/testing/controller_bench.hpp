@@ -28,6 +28,7 @@ inline constexpr WatchTimes quick{.report_every = 50ms,
                                   .confirm_after = 300ms,
                                   .sample_every = 200ms,
                                   .nodes_every = 200ms,
+                                  .checkpoints_every = 50ms,
                                   .snapshot_looks = 2};
 
 inline base::Deadline soon() {
