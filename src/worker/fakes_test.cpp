@@ -457,13 +457,13 @@ asio::awaitable<void> FakeAgent::serve(net::Stream connection) {
   if (mood == Mood::silent) co_await async::sleep_for(std::chrono::hours(1));
   if (mood == Mood::garbage) {
     auto const written = co_await connection->write_text(std::string(200'000, '\x07') + "\r\n\r\n");
-    static_cast<void>(written);
-    co_return;
-  }
   auto* const stream = connection.get();
   open_.insert(stream);
   auto const forget =
       std::shared_ptr<void>(nullptr, [this, stream](void*) { open_.erase(stream); });
+    static_cast<void>(written);
+    co_return;
+  }
   co_await server_.serve(std::move(connection));
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <atomic>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,6 +17,13 @@ namespace {
 
 constexpr std::size_t entry_bytes_max = 16 << 20;  // the policy of thousands of rules is in it
 constexpr std::string_view half_written = ".tmp";
+
+/// Each writer has a file of its own, also when two write one entry: the later name stands, and
+/// nobody takes away or mixes into what another is writing.
+std::string temporary_of(std::string const& path) {
+  static std::atomic<std::uint64_t> count{0};
+  return fmt::format("{}.{}{}", path, ++count, half_written);
+}
 
 base::Result<void> write_whole(os::Fd const& file, std::string_view text) {
   while (!text.empty()) {
@@ -89,16 +97,18 @@ base::Result<void> Journal::write_durably(JournalEntry const& entry) const {
 
 base::Result<void> Journal::write(JournalEntry const& entry, bool sync) const {
   auto const path = fmt::format("{}/{}.json", dir_, entry.sandbox);
-  auto const temporary = path + std::string(half_written);
+  auto const temporary = temporary_of(path);
+  // What a killed worker left goes when the next one opens the journal.
   os::Fd file(
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return base::fail_errno("open the journal", temporary);
-  auto written = write_whole(file, wire::encode_text(entry));
-  if (!written) return written;
-  if (sync && ::fsync(file.get()) != 0) return base::fail_errno("sync the journal", temporary);
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
-    return base::fail_errno("replace the journal's entry", path);
-  return {};
+  auto step = write_whole(file, wire::encode_text(entry));
+  if (step && sync && ::fsync(file.get()) != 0)
+    step = base::fail_errno("sync the journal", temporary);
+  if (step && ::rename(temporary.c_str(), path.c_str()) != 0)
+    step = base::fail_errno("replace the journal's entry", path);
+  if (!step) ::unlink(temporary.c_str());
+  return step;
 }
 
 base::Result<void> Journal::remove(std::string const& sandbox) const {

@@ -188,28 +188,37 @@ async::Task<void> Sandbox::set_token(std::string access_token) {
   co_return co_await tell_agent(std::move(changes));
 }
 
-async::Task<void> Sandbox::tell_agent(boost::json::object changes) {
-  auto const turn = co_await talking_.enter();
-  auto reached = co_await host_.dialer.dial(entry_.slot, wire::agent_port, agent_patience);
+/// The sandbox's own guest. While somebody waited for his turn, or hostd worked, the sandbox may
+/// have left its slot to another one, whose guest must not hear our key.
+async::Task<net::Stream> Sandbox::reach_guest() {
+  auto const at = slot();
+  auto const left = [&] { return !slot_is_ours_ || slot() != at; };
+  if (left()) co_return base::fail(base::Code::conflict, "the sandbox does not run");
+  auto reached = co_await host_.dialer.dial(at, wire::agent_port, agent_patience);
+  if (left()) co_return base::fail(base::Code::conflict, "the sandbox does not run");
   if (!reached.stream)
     co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
+  co_return std::move(reached.stream);
+}
+
+async::Task<void> Sandbox::tell_agent(boost::json::object changes) {
+  auto const turn = co_await talking_.enter();
+  auto stream = co_await reach_guest();
+  if (!stream) co_return base::passing(stream);
   auto const nonce = base::random_hex(16);
   changes["init_key"] = entry_.init_key;
   changes["nonce"] = nonce;
-  co_return co_await update_agent(std::move(reached.stream),
-                                  std::move(changes),
-                                  nonce,
-                                  base::system_clock().in(agent_patience));
+  co_return co_await update_agent(
+      std::move(*stream), std::move(changes), nonce, base::system_clock().in(agent_patience));
 }
 
 async::Task<std::string> Sandbox::metrics() {
   if (state_ != State::running)
     co_return base::fail(base::Code::conflict, "the sandbox does not run");
-  auto reached = co_await host_.dialer.dial(entry_.slot, wire::agent_port, agent_patience);
-  if (!reached.stream)
-    co_return base::fail(base::Code::unavailable, "the sandbox's agent cannot be reached");
+  auto stream = co_await reach_guest();
+  if (!stream) co_return base::passing(stream);
   co_return co_await agent_metrics(
-      std::move(reached.stream), entry_.init_key, base::system_clock().in(agent_patience));
+      std::move(*stream), entry_.init_key, base::system_clock().in(agent_patience));
 }
 
 }  // namespace worker

@@ -186,6 +186,7 @@ class Sandbox {
   void begin_network(bool adopt);
   async::Task<void> wait_for_network();
   boost::asio::awaitable<void> check_rules_without_gateway();
+  async::Task<net::Stream> reach_guest();
   async::Task<void> tell_agent(boost::json::object changes);
   boost::asio::awaitable<void> take_over();
   boost::asio::awaitable<void> watch();

@@ -182,6 +182,32 @@ TEST_F(Suspend, ASuspendedSandboxHoldsNothingButItsFilesAndGoesOnAsItself) {
   });
 }
 
+TEST_F(Suspend, WhoWaitedToTellTheGuestDoesNotTellTheNextOneInItsSlot) {
+  life([this](Worker* worker, FakeAgent* agent) -> awaitable<void> {
+    auto const request = co_await start(worker);
+    auto const sandbox = worker->find(request.sandbox);
+    agent->mood = FakeAgent::Mood::silent;
+    auto const connections = agent->connections;
+    std::vector<Code> ends;
+    auto const tell = [&ends](std::shared_ptr<Sandbox> to, std::string token) -> awaitable<void> {
+      auto const told = co_await to->set_token(std::move(token));
+      ends.push_back(told ? Code::internal : told.error().code());
+    };
+    async::TaskGroup group(co_await asio::this_coro::executor);
+    group.spawn("talks", tell(sandbox, "first"));
+    EXPECT_TRUE(co_await eventually([&] { return agent->connections > connections; }));
+    group.spawn("waits", tell(sandbox, "second"));
+    EXPECT_TRUE(co_await suspended(worker, request));
+    // From here on, whoever answers in that slot is another sandbox's guest.
+    agent->mood = FakeAgent::Mood::honest;
+    auto const inits = agent->inits;
+    agent->hang_up();
+    co_await group.join();
+    EXPECT_EQ(ends, (std::vector<Code>{Code::unavailable, Code::conflict}));
+    EXPECT_EQ(agent->inits, inits);
+  });
+}
+
 TEST_F(Suspend, TheNextWorkerFindsItSuspendedAndCyclesGoOn) {
   wire::StartSandbox request;
   life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
