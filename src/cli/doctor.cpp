@@ -85,6 +85,7 @@ int doctor(Output const& output) {
                      probe_database(config),
                      probe_disk_space(config),
                      probe_pool_space(config),
+                     probe_unclaimed(config),
                      probe_ports(config)};
   auto const health = worst(report.findings);
   report.health = boost::describe::enum_to_string(health, "");

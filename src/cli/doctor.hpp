@@ -47,6 +47,14 @@ base::Result<wire::NodeReport> ask_worker(wire::Config const& config);
 /// Asks the worker what it proved; without one says what is known of /dev/kvm.
 Finding probe_accelerator(wire::Config const& config);
 
+/// Suspended sandboxes and snapshots here that the database has never heard of: nobody removes
+/// them.
+Finding probe_unclaimed(wire::Config const& config);
+/// Pure: of the answer to GET /v1/nodes, for the node of that name with that data directory.
+Finding judge_unclaimed(wire::json::value const& nodes,
+                        std::string const& node,
+                        std::string const& dir);
+
 /// A chain of somebody else's that refuses what this host forwards, and what lets us through it.
 struct Blocker {
   std::string chain;  // "ip filter FORWARD"

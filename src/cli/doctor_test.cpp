@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include <boost/json/parse.hpp>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -126,6 +127,19 @@ TEST(Doctor, ALastRuleThatRefusesIsARefusalToo) {
 TEST(Doctor, ARulesetThatCannotBeReadIsNoReasonToFail) {
   for (char const* text : {"", "[]", "{}", R"({"nftables":[1,{"chain":2},{"rule":[]}]})"})
     EXPECT_TRUE(forward_blockers(text, "spup-x").empty()) << text;
+}
+
+TEST(Doctor, WhatTheDatabaseHasNeverHeardOfIsToldWithWhatCanBeDone) {
+  auto const quiet = wire::json::parse(
+      R"({"nodes":[{"name":"other","unclaimed_total":2,"unclaimed":["a","b"]},{"name":"mine"}]})");
+  EXPECT_EQ(judge_unclaimed(quiet, "mine", "/d").health, Health::ok);
+  EXPECT_EQ(judge_unclaimed({}, "mine", "/d").health, Health::ok);
+  auto const told = wire::json::parse(
+      R"({"nodes":[{"name":"mine","unclaimed_total":4,"unclaimed":["a","b","c","d"]}]})");
+  auto const finding = judge_unclaimed(told, "mine", "/d");
+  EXPECT_EQ(finding.health, Health::degraded);
+  EXPECT_NE(finding.proof.find("4 at rest here (a, b, c, …)"), std::string::npos) << finding.proof;
+  EXPECT_NE(finding.fix.find("touch /d/worker/release-unclaimed"), std::string::npos);
 }
 
 }  // namespace

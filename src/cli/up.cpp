@@ -277,6 +277,13 @@ void show_way_out(wire::Config const& config) {
   if (way_out.health != Health::ok) fmt::print(stderr, "{}", render({way_out}));
 }
 
+/// What another database's sandboxes left here. A look at it takes the controller some seconds: what
+/// it has not found yet, `space doctor` and its log tell later.
+void show_unclaimed(wire::Config const& config) {
+  auto const found = probe_unclaimed(config);
+  if (found.health != Health::ok) fmt::print(stderr, "{}", render({found}));
+}
+
 /// The first sandboxes are to start as quickly as all later ones: the worker boots one machine of
 /// the template, keeps it as the base snapshot and makes the warm machines from it. Not a failure
 /// when it takes longer or cannot be: sandboxes start all the same, and say how.
@@ -479,6 +486,7 @@ int up(UpOptions const& options) {
   if (!usable)
     return complain(usable.error(), "The programs run; their logs: " + config.data_dir + "/log");
   await_warm_machines(config, build);
+  show_unclaimed(config);
   show_address(config, options);
   return 0;
 }

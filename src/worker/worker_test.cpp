@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 
@@ -63,6 +64,22 @@ awaitable<void> expect_empty(Rig* rig, Life* life) {
   auto const refilled =
       co_await eventually([&] { return rig->hostd.slots() == life->worker.host().slots.ready(); });
   EXPECT_TRUE(refilled);
+}
+
+TEST(Worker, AnAdministratorsWordToReleaseWhatIsUnclaimedHoldsForTenMinutes) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    namespace fs = std::filesystem;
+    fs::path const word = rig->config.data_dir + "/worker/release-unclaimed";
+    EXPECT_FALSE(life->worker.report().release_unclaimed);
+    std::ofstream(word).put('x');
+    EXPECT_TRUE(life->worker.report().release_unclaimed);
+    fs::last_write_time(word, fs::file_time_type::clock::now() - std::chrono::minutes(11));
+    EXPECT_FALSE(life->worker.report().release_unclaimed) << "it was forgotten there";
+    fs::remove(word);
+    fs::create_directory(word);
+    EXPECT_FALSE(life->worker.report().release_unclaimed) << "not a file";
+    co_return;
+  });
 }
 
 TEST(Worker, StartsASandboxTellsItWhoItIsAndEndsItWithoutATrace) {
