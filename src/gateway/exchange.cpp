@@ -270,7 +270,7 @@ class HttpServer {
     for (auto waited = 0ms;; waited += credential_pause) {
       auto used = co_await gateway_.broker()->use(use);
       bool const later = !used && used.error().code() == base::Code::exhausted;
-      if (!later || waited >= Limits::patience) co_return used;
+      if (!later || waited + credential_pause >= Limits::patience) co_return used;
       co_await async::sleep_for(credential_pause);
     }
   }
@@ -352,7 +352,7 @@ class HttpServer {
 
   bool admit_bytes(std::uint64_t up, std::uint64_t down) {
     bool const admitted = gateway_.admit_bytes(flow_, up, down);
-    if (!admitted) record_.reason = "byte_budget";
+    if (!admitted) record_.reason = gateway_.policy() ? "byte_budget" : "no_policy";
     return admitted;
   }
 

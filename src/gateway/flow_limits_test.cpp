@@ -32,6 +32,27 @@ TEST(Flow, WhatIsTooManyIsHeldBackAndThenRefusedWithATimeToComeAgain) {
       });
 }
 
+TEST(Flow, RawBytesBeyondTheLimitOfTheirRuleEndTheConnectionAndAreTold) {
+  auto const rules =
+      R"({"id":"raw","hosts":["raw.corp.example"],"ports":[PLAIN],"protocol":"tcp","limits":{"up_bytes":8}})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    auto raw = rig.connect("raw.corp.example", rig.plain.port());
+    auto sent = co_await raw->write_text("12345678");
+    EXPECT_TRUE(sent);
+    EXPECT_TRUE((co_await rig.read_answer(*raw)).ends_with("hello"));
+    sent = co_await raw->write_text("9");
+    EXPECT_TRUE(sent);
+    EXPECT_EQ(co_await rig.read_answer(*raw), "closed");
+    EXPECT_EQ(rig.plain.received, "12345678");
+    EXPECT_TRUE(rig.records.has("connection", "byte_budget"));
+    auto again = rig.connect("raw.corp.example", rig.plain.port());
+    sent = co_await again->write_text("9");
+    EXPECT_TRUE(sent);
+    EXPECT_EQ(co_await rig.read_answer(*again), "closed") << "a new connection has no new budget";
+    EXPECT_EQ(rig.plain.received, "12345678");
+  });
+}
+
 TEST(Flow, ACredentialThatIsUsedTooOftenIsWaitedForAndThenRefused) {
   with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
     auto const text = fmt::format("POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n",

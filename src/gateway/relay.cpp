@@ -15,6 +15,16 @@ std::string scrubbed(Scrubber& scrubber, std::span<char const> bytes, WebSocketG
   return text;
 }
 
+wire::GatewayDecision ended(Gateway const& gateway, LiveFlow const& flow) {
+  wire::GatewayDecision out;
+  out.kind = "connection";
+  out.decision = "denied";
+  out.reason = gateway.policy() ? "byte_budget" : "no_policy";
+  out.host = flow.host ? flow.host->str() : "";
+  out.port = flow.port;
+  return out;
+}
+
 /// One direction; ends the other side's reading half when this one ends. `guard` is null for raw
 /// bytes.
 asio::awaitable<void> pump(Gateway* gateway,
@@ -41,7 +51,10 @@ asio::awaitable<void> pump(Gateway* gateway,
       }
     }
     auto const bytes = std::span(buffer).first(std::exchange(have, 0));
-    if (!gateway->admit_bytes(*flow, up ? bytes.size() : 0, up ? 0 : bytes.size())) break;
+    if (!gateway->admit_bytes(*flow, up ? bytes.size() : 0, up ? 0 : bytes.size())) {
+      gateway->report(ended(*gateway, *flow));
+      break;
+    }
     if (guard && !guard->check({bytes.data(), bytes.size()})) break;
     auto const clean = scrubber ? scrubbed(*scrubber, bytes, *guard) : std::string();
     if (scrubber) scrubbed_some();
