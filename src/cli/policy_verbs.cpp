@@ -249,6 +249,10 @@ asio::awaitable<int> policy_explain(Session session, ExplainOptions options) {
   session.out.line(text_of(*answer, "sentence"));
   if (auto const credentials = joined(member_of(*answer, "credentials")); !credentials.empty())
     session.out.line("With credential " + credentials + ".");
+  if (auto const& limits = member_of(*answer, "limits"); limits.is_array())
+    for (auto const& one : limits.as_array())
+      session.out.line(fmt::format(
+          "Limited by rule {}: {}", text_of(one, "rule"), wire::to_text(member_of(one, "limits"))));
   show_warnings(session, *answer);
   co_return allowed ? 0 : 1;
 }
