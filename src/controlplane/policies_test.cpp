@@ -23,6 +23,21 @@ asio::awaitable<void> with_uplink(Bench& bench) {
   co_await bench.api->nodes().refresh();
 }
 
+TEST(Policy, ExplainNamesTheRulesThatLimitARequest) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox(
+        R"({"policy":{"posture":"allowlist","rules":[{"id":"few","hosts":["a.example"],"limits":{"requests_per_s":2}},
+                                                     {"id":"free","hosts":["b.example"]}]}})");
+    auto const at = "/v1/sandboxes/" + id + "/policy/explain?url=https://";
+    auto const few = co_await bench.ask("GET", at + "a.example/");
+    EXPECT_EQ(few.status, 200) << few.text;
+    EXPECT_EQ(few["limits"].at(0).at("rule"), "few");
+    EXPECT_EQ(few["limits"].at(0).at("limits").at("requests_per_s"), 2);
+    auto const free = co_await bench.ask("GET", at + "b.example/");
+    EXPECT_TRUE(free["limits"].as_array().empty()) << free.text;
+  });
+}
+
 TEST(Policy, OfASandboxIsStoredExplainedAndKeptInVersions) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox(fmt::format(R"({{"policy":{}}})", two_rules));
