@@ -169,12 +169,14 @@ json::object view_of(Nodes::Seen const& node) {
                    {"used", view_of(used)},
                    {"builds", std::move(builds)}};
   add_time(out, "heartbeat_at", node.row.heartbeat_at);
-  if (report.unclaimed_total == 0) return out;
+  // The controller's words, which are in the row alone; the worker's own report knows no database.
+  auto const& told = node.row.report;
+  if (told.unclaimed_total == 0) return out;
   json::array unclaimed;
-  for (auto const& one : report.unclaimed)
+  for (auto const& one : told.unclaimed)
     unclaimed.emplace_back(one);
   out["unclaimed"] = std::move(unclaimed);
-  out["unclaimed_total"] = report.unclaimed_total;
+  out["unclaimed_total"] = told.unclaimed_total;
   return out;
 }
 
