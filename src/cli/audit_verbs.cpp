@@ -1,5 +1,5 @@
 // The audit log of this host's worker: walked, and carried elsewhere.
-#include "audit/chain.hpp"
+#include "audit/checkpoint.hpp"
 #include "audit/retention.hpp"
 #include "cli/installation.hpp"
 #include "cli/layout.hpp"
@@ -90,50 +90,174 @@ base::Result<audit::Checkpoint> read_checkpoint(std::string const& path) {
 
 }  // namespace
 
-int audit_verify(AuditOptions const& options, bool as_json) {
-  auto const out = Output::standard(as_json);
-  auto const directory = directory_of(options);
+namespace {
+
+/// What the control plane keeps, or why it could not be asked.
+struct Kept {
+  bool asked = false;
+  std::string why_not;
+  std::string public_key;
+  std::string problem;  // that the control plane itself found
+  std::vector<wire::AuditCheckpoint> checkpoints;
+};
+
+/// Both answers together; the first problem ends it.
+struct Answer {
+  audit::Verdict verdict;
+  audit::Comparison compared;
+};
+
+base::Result<Answer> walk(std::string const& directory,
+                          audit::Checkpoint const& since,
+                          Kept const& kept) {
+  auto verdict =
+      since.sequence > 0 ? audit::verify_since(directory, since) : audit::verify(directory);
+  if (!verdict) return base::passing(verdict);
+  Answer out{std::move(*verdict), {}};
+  if (kept.checkpoints.empty() || !out.verdict.problem.empty()) return out;
+  auto compared = audit::verify_against(directory, kept.checkpoints, kept.public_key);
+  if (!compared) return base::passing(compared);
+  out.compared = std::move(compared->comparison);
+  // Lines that came meanwhile are whole, too.
+  out.verdict = std::move(compared->verdict);
+  if (out.verdict.problem.empty()) out.verdict.problem = out.compared.problem;
+  return out;
+}
+
+json::object document_of(Answer const& answer, Kept const& kept, std::string const& problem) {
+  auto const& verdict = answer.verdict;
+  json::object out{{"whole", problem.empty()},
+                   {"files", verdict.files},
+                   {"lines", verdict.lines},
+                   {"first_sequence", verdict.first_sequence},
+                   {"retired_through", verdict.retired_through},
+                   {"last_sequence", verdict.last_sequence},
+                   {"last_hash", verdict.last_hash},
+                   {"problem", problem}};
+  json::object control_plane{{"asked", kept.asked}};
+  if (!kept.asked) {
+    control_plane["why_not"] = kept.why_not;
+  } else {
+    control_plane["checkpoints"] = kept.checkpoints.size();
+    control_plane["confirmed_through"] = answer.compared.confirmed_through;
+    control_plane["retired_through"] = answer.compared.retired_through;
+    control_plane["unconfirmed"] = answer.compared.unconfirmed;
+    control_plane["problem"] = kept.problem;
+  }
+  out["control_plane"] = std::move(control_plane);
+  return out;
+}
+
+void say_kept(Output const& out, Answer const& answer, Kept const& kept) {
+  if (!kept.asked) {
+    out.line("not compared with the control plane: " + kept.why_not);
+  } else if (kept.checkpoints.empty()) {
+    out.line("the control plane has no checkpoint of it yet");
+  } else {
+    auto const& compared = answer.compared;
+    out.line(fmt::format("the control plane's {} checkpoints confirm it up to number {}",
+                         compared.checkpoints,
+                         compared.confirmed_through));
+    if (compared.retired_through > 0)
+      out.line(fmt::format("and that retention took what came up to number {}",
+                           compared.retired_through));
+    if (compared.unconfirmed > 0)
+      out.line(fmt::format("{} lines came after the last of them", compared.unconfirmed));
+  }
+}
+
+int verify_with(Output const& out, AuditOptions const& options, Kept const& kept) {
   auto const checkpoint = read_checkpoint(options.checkpoint_file);
   if (!checkpoint) return out.fail(checkpoint.error());
-  auto verdict = checkpoint->sequence > 0 ? audit::verify_since(directory, *checkpoint)
-                                          : audit::verify(directory);
-  if (!verdict)
-    return out.fail(verdict.error(),
+  auto const answer = walk(directory_of(options), *checkpoint, kept);
+  if (!answer)
+    return out.fail(answer.error(),
                     "The log is there once a sandbox has had a network: space up --uplink");
-  bool const whole = verdict->problem.empty();
+  auto const& verdict = answer->verdict;
+  auto problem = verdict.problem;
+  if (problem.empty() && !kept.problem.empty())
+    problem = fmt::format("the control plane says of it: {}", kept.problem);
+  bool const whole = problem.empty();
   // What was changed is no checkpoint: the old one goes on telling.
   if (whole && !options.checkpoint_file.empty()) {
-    auto const kept =
-        write_whole(options.checkpoint_file,
-                    fmt::format("{} {}\n", verdict->last_sequence, verdict->last_hash));
-    if (!kept) return out.fail(kept.error());
+    auto const written = write_whole(
+        options.checkpoint_file, fmt::format("{} {}\n", verdict.last_sequence, verdict.last_hash));
+    if (!written) return out.fail(written.error());
   }
-  if (as_json) {
-    out.document(json::object{{"whole", whole},
-                              {"files", verdict->files},
-                              {"lines", verdict->lines},
-                              {"first_sequence", verdict->first_sequence},
-                              {"retired_through", verdict->retired_through},
-                              {"last_sequence", verdict->last_sequence},
-                              {"last_hash", verdict->last_hash},
-                              {"problem", verdict->problem}});
+  if (out.as_json()) {
+    out.document(document_of(*answer, kept, problem));
     return whole ? 0 : 1;
   }
   out.line(fmt::format("{} lines in {} files, from number {} on",
-                       verdict->lines,
-                       verdict->files,
-                       verdict->first_sequence));
-  if (verdict->retired_through > 0)
+                       verdict.lines,
+                       verdict.files,
+                       verdict.first_sequence));
+  if (verdict.retired_through > 0)
     out.line(
-        fmt::format("retention took what came before, up to number {}", verdict->retired_through));
-  out.line(fmt::format("last hash {}", verdict->last_hash));
-  if (whole) {
-    out.line("whole: every line carries the hash of the one before");
-    if (checkpoint->sequence > 0)
-      out.line(fmt::format("as it was at the checkpoint, up to number {}", checkpoint->sequence));
-    return 0;
+        fmt::format("retention took what came before, up to number {}", verdict.retired_through));
+  out.line(fmt::format("last hash {}", verdict.last_hash));
+  if (whole) out.line("whole: every line carries the hash of the one before");
+  if (whole && checkpoint->sequence > 0)
+    out.line(fmt::format("as it was at the checkpoint, up to number {}", checkpoint->sequence));
+  say_kept(out, *answer, kept);
+  if (whole) return 0;
+  return out.fail({base::Code::conflict, "the log was changed: " + problem});
+}
+
+async::Task<Kept> ask_kept(Session session, std::string node) {
+  Kept out;
+  std::uint64_t after = 0;
+  for (;;) {
+    auto target = fmt::format("{}?after={}", path_of("nodes", node, "/audit/checkpoints"), after);
+    auto page = co_await session.api.call("GET", std::move(target), nullptr, in_a_minute());
+    if (!page) co_return base::passing(page);
+    out.public_key = text_of(*page, "public_key");
+    out.problem = text_of(*page, "problem");
+    auto const& list = member_of(*page, "checkpoints");
+    if (!list.is_array()) break;
+    for (auto const& one : list.as_array()) {
+      auto document = one;
+      if (!document.is_object()) continue;
+      document.as_object()["node"] = node;
+      auto read = wire::decode<wire::AuditCheckpoint>(document, wire::UnknownKeys::ignore);
+      if (!read) co_return base::passing(read);
+      out.checkpoints.push_back(std::move(*read));
+    }
+    auto const& more = member_of(*page, "more");
+    bool const goes_on = more.is_bool() && more.as_bool() && !out.checkpoints.empty() &&
+                         out.checkpoints.back().last_sequence > after;
+    if (!goes_on) break;
+    after = out.checkpoints.back().last_sequence;
   }
-  return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});
+  out.asked = true;
+  co_return out;
+}
+
+}  // namespace
+
+int audit_verify(AuditOptions const& options, bool as_json) {
+  Kept kept;
+  kept.why_not = options.node.empty() ? "nobody said whose log it is (--node)"
+                                      : "its address or its key is not known here";
+  return verify_with(Output::standard(as_json), options, kept);
+}
+
+asio::awaitable<int> audit_verify_kept(Session session, AuditOptions options) {
+  auto asked = co_await ask_kept(session, options.node);
+  Kept kept;
+  if (asked)
+    kept = std::move(*asked);
+  else
+    kept.why_not = asked.error().message();
+  co_return verify_with(session.out, options, kept);
+}
+
+asio::awaitable<int> audit_accept(Session session, std::string node) {
+  auto done = co_await session.api.call(
+      "DELETE", path_of("nodes", node, "/audit/checkpoints"), nullptr, in_a_minute());
+  if (!done) co_return session.out.fail(done.error());
+  session.out.note(fmt::format("what {} shows next is taken", node));
+  co_return 0;
 }
 
 /// Only lines that were verified leave; the first broken one ends it.

@@ -1,5 +1,6 @@
 #include "cli/doctor.hpp"
 
+#include "cli/doctor_audit.hpp"
 #include "cli/installation.hpp"
 #include "wire/codec.hpp"
 
@@ -87,6 +88,7 @@ int doctor(Output const& output) {
                      probe_pool_space(config),
                      probe_unclaimed(config),
                      probe_ports(config)};
+  if (auto audit = probe_audit(config)) report.findings.push_back(std::move(*audit));
   auto const health = worst(report.findings);
   report.health = boost::describe::enum_to_string(health, "");
   if (output.as_json())

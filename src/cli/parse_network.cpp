@@ -1,4 +1,5 @@
 // The verbs about what sandboxes may reach and use.
+#include "cli/installation.hpp"
 #include "cli/parse_tree.hpp"
 #include "cli/policy_verbs.hpp"
 
@@ -54,11 +55,11 @@ void add_credential_binding(CLI::App* app, CredentialOptions& options) {
   app->add_option("--header", options.header, "which header carries it, like x-api-key");
   app->add_option("--form", options.form, "header (default), bearer or basic");
   app->add_option("--username", options.username, "with --form basic");
-}
   app->add_option("--requests-per-s",
                   options.requests_per_s,
                   "how often all sandboxes of a node together may use it; default no limit")
       ->check(CLI::PositiveNumber);
+}
 
 void add_grants(CLI::App* app, CredentialOptions& options) {
   app->add_option("--to-project", options.projects, "of an organisation's: which projects, or *")
@@ -150,8 +151,23 @@ void add_audit(Tree const& tree) {
       options->checkpoint_file,
       "compare with what was there the last time, and keep there what is now; a file "
       "that only you can change");
-  tree.then(verify,
-            [options, global = &tree.global] { return audit_verify(*options, global->as_json); });
+  verify->add_option("--node",
+                     options->node,
+                     "the host whose checkpoints the control plane is asked for (default this one; "
+                     "with --dir nobody is asked)");
+  tree.then(verify, [options, global = &tree.global] {
+    bool const ours = options->node.empty() && options->directory.empty();
+    if (ours) options->node = config_of_host().node_name;
+    bool const can_ask = find_target(global->api_url, global->key_file).has_value();
+    if (options->node.empty() || !can_ask) return audit_verify(*options, global->as_json);
+    return run_verb(*global,
+                    [options](Session session) { return audit_verify_kept(session, *options); });
+  });
+  auto node = std::make_shared<std::string>();
+  auto* accept = noun->add_subcommand(
+      "accept", "After a look at a host: forget its key and checkpoints, take what it shows next");
+  accept->add_option("NODE", *node)->required();
+  tree.verb(accept, [node](Session session) { return audit_accept(session, *node); });
   auto exported = std::make_shared<AuditOptions>();
   auto* copy = noun->add_subcommand("export", "Copy verified lines to a file, stdout or syslog");
   copy->add_option("--dir", exported->directory, "another worker's directory");

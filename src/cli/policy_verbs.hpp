@@ -77,12 +77,18 @@ struct AuditOptions {
   std::string sandbox;
   std::uint64_t after = 0;  // export: from the line behind this sequence number on
   std::string state_file;   // export: where that number is kept from one run to the next
+  std::string node;  // verify: whose checkpoints the control plane is asked for; "": nobody is
   std::string checkpoint_file;  // verify: what was there the last time
   std::optional<std::uint64_t> keep_mib;
   std::optional<std::uint32_t> keep_days;
 };
 
+/// Without the control plane: the chain, and the checkpoint in a file.
 int audit_verify(AuditOptions const& options, bool as_json);
+/// The same, compared with what the control plane keeps of the node.
+asio::awaitable<int> audit_verify_kept(Session session, AuditOptions options);
+/// After a look at the node: what it shows next is taken.
+asio::awaitable<int> audit_accept(Session session, std::string node);
 int audit_export(AuditOptions const& options);
 /// Says how much is kept; changes it when asked to.
 int audit_retain(AuditOptions const& options, bool as_json);

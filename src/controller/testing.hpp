@@ -4,6 +4,7 @@
 #include "wire/audit.hpp"
 #include "wire/worker.hpp"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>

@@ -76,6 +76,8 @@ std::vector<Native::Row> Native::file_table() {
 
 std::vector<Native::Row> Native::other_table() {
   return {
+      {"GET", "/v1/nodes/{node}/audit/checkpoints", "listAuditCheckpoints", Permission::installation, Repeat::none, &Native::list_checkpoints},
+      {"DELETE", "/v1/nodes/{node}/audit/checkpoints", "acceptAudit", Permission::installation, Repeat::none, &Native::accept_audit},
       {"GET", "/v1/templates", "listTemplates", Permission::read, Repeat::none, &Native::list_templates},
       {"GET", "/v1/templates/{template}", "getTemplate", Permission::read, Repeat::none, &Native::get_template},
       {"GET", "/v1/nodes", "listNodes", Permission::installation, Repeat::none, &Native::list_nodes},

@@ -65,6 +65,8 @@ class Native {
   async::Task<Reply> get_me(Call& call);
   async::Task<Reply> list_templates(Call& call);
   async::Task<Reply> get_template(Call& call);
+  async::Task<Reply> list_checkpoints(Call& call);
+  async::Task<Reply> accept_audit(Call& call);
   async::Task<Reply> list_nodes(Call& call);
   async::Task<Reply> get_node(Call& call);
   async::Task<Reply> list_operations(Call& call);
