@@ -33,6 +33,7 @@ inline constexpr Metric policy_apply_seconds{"space_policy_apply_seconds", histo
 inline constexpr Metric gateway_restarts{"space_gateway_restarts_total", counter, worker, "", "Gateways that died and were replaced"};
 inline constexpr Metric networks_off{"space_networks_switched_off_total", counter, worker, "", "Sandboxes whose network was switched off because something of the boundary failed"};
 inline constexpr Metric audit_gaps{"space_audit_gap_records_total", counter, worker, "", "Decisions that were not recorded one by one"};
+inline constexpr Metric audit_waiting{"space_audit_waiting_records", gauge, worker, "", "Decisions that are not in the audit log yet; below a second's worth unless its disk is slow"};
 // Lives.
 inline constexpr Metric start_seconds{"space_sandbox_start_seconds", histogram, worker, "way", "Starts of sandboxes: warm_machine, base_snapshot, cold_boot or snapshot (also forks)", slow};
 inline constexpr Metric start_failures{"space_sandbox_start_failures_total", counter, worker, "code", "Starts that failed on their host"};
@@ -54,10 +55,10 @@ inline constexpr Metric api_started{"space_api_start_time_seconds", gauge, api, 
 inline constexpr Metric samples_refused{"space_metric_samples_refused_total", counter, api, "", "Samples of workers that were no metric of this table"};
 // clang-format on
 
-inline constexpr std::array<Metric const*, 34> all{
+inline constexpr std::array<Metric const*, 35> all{
     &egress_flows, &egress_requests, &egress_bytes, &dns_queries, &tls_handshakes, &mint_seconds, &decision_seconds,
     &upstream_connect_seconds, &upstream_failures, &budget_hits, &credential_injections, &scrub_hits,
-    &credential_quarantines, &policy_apply_seconds, &gateway_restarts, &networks_off, &audit_gaps,
+    &credential_quarantines, &policy_apply_seconds, &gateway_restarts, &networks_off, &audit_gaps, &audit_waiting,
     &start_seconds, &start_failures, &change_seconds, &change_failures, &ends, &sandboxes, &worker_started, &node_up,
     &node_draining, &node_memory, &node_disk, &node_vcpus, &node_slots, &warm_machines, &api_requests, &api_started,
     &samples_refused};

@@ -38,9 +38,6 @@ void describe(base::Metrics& into, Nodes::Seen const& seen) {
 
 /// What the API itself counts, without what else this process may have (in tests).
 std::vector<base::MetricSample> own_samples() {
-  static auto const started =
-      std::chrono::duration<double>(base::system_clock().wall_now().time_since_epoch()).count();
-  base::metrics().set(metric::api_started, started);
   auto all = base::metrics().all();
   std::erase_if(all, [](base::MetricSample const& sample) {
     auto const* const known = base::metric_named(sample.name);
@@ -52,6 +49,8 @@ std::vector<base::MetricSample> own_samples() {
 }  // namespace
 
 void MetricsRoutes::add_routes(Router& router) {
+  std::chrono::duration<double> const now = base::system_clock().wall_now().time_since_epoch();
+  base::metrics().set(metric::api_started, now.count());
   Route route;
   route.method = "GET";
   route.pattern = "/metrics";

@@ -58,11 +58,9 @@ bool merge_gateway(base::Metrics& into, std::string const& text) {
   return good;
 }
 
-std::vector<base::MetricSample> samples_of(Worker const& worker) {
-  static auto const started =
-      std::chrono::duration<double>(base::system_clock().wall_now().time_since_epoch()).count();
+std::vector<base::MetricSample> samples_of(Worker& worker) {
   auto& all = base::metrics();
-  all.set(metric::worker_started, started);
+  all.set(metric::audit_waiting, static_cast<double>(worker.host().audit.waiting()));
   std::map<std::string, double> states;
   for (auto const* state :
        {"starting", "running", "paused", "suspending", "suspended", "restoring", "ending"})

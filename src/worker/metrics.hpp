@@ -28,6 +28,6 @@ void count_decision(base::Metrics& into, wire::GatewayDecision const& decision);
 bool merge_gateway(base::Metrics& into, std::string const& text);
 
 /// Everything that this process counted, and how it is now.
-std::vector<base::MetricSample> samples_of(Worker const& worker);
+std::vector<base::MetricSample> samples_of(Worker& worker);
 
 }  // namespace worker

@@ -1,6 +1,7 @@
 #include "worker/worker.hpp"
 
 #include "base/log.hpp"
+#include "base/metric_names.hpp"
 
 namespace worker {
 
@@ -63,7 +64,10 @@ Worker::Worker(asio::any_io_executor executor, wire::Config config)
       taking_(executor),
       settling_(executor),
       ahead_changed_(executor),
-      tasks_(executor) {}
+      tasks_(executor) {
+  std::chrono::duration<double> const now = base::system_clock().wall_now().time_since_epoch();
+  base::metrics().set(base::metric::worker_started, now.count());
+}
 
 std::shared_ptr<Sandbox> Worker::find(std::string const& sandbox) const {
   auto const found = sandboxes_.find(sandbox);

@@ -306,6 +306,8 @@ def test_metrics_count_what_passed_and_name_nobody(platform, guest, rig):
     text, now = scraped(platform)
     assert now[("space_node_up", ())] == 1 and now[("space_sandboxes", (("state", "running"),))] >= 1
     assert now[("space_policy_apply_seconds_count", (("result", "ok"),))] >= 1
+    assert all(now[(f"space_{one}_start_time_seconds", ())] > 0 for one in ("worker", "api"))
+    assert now[("space_audit_waiting_records", ())] >= 0
     assert any(name == "space_sandbox_start_seconds_count" and value >= 1 for (name, _), value in now.items())
     for secret in (guest.id, "allowed.example", "neighbour", platform.key):
         assert secret not in text, secret
