@@ -46,5 +46,31 @@ TEST(AuditFeed, WritesAChainThatVerifiesAndTellsFollowers) {
   });
 }
 
+TEST(AuditFeed, SignsWhatItHasWrittenAtItsEndAndTheNextLifeGoesOnFromIt) {
+  async::run_test([]() -> boost::asio::awaitable<void> {
+    TempDir const dir;
+    audit::Known known;
+    for (std::uint64_t life = 1; life <= 2; ++life) {
+      AuditFeed feed(co_await boost::asio::this_coro::executor, dir.path() + "/audit");
+      auto const unsigned_yet = co_await feed.checkpoints(0);
+      EXPECT_FALSE(unsigned_yet);
+      auto const opened = co_await feed.open("node-1", dir.path() + "/audit.key");
+      EXPECT_TRUE(opened);
+      feed.add("a", R"({"n":1})");
+      co_await feed.close();
+      auto const told = co_await feed.checkpoints(known.latest ? known.latest->last_sequence : 0);
+      EXPECT_TRUE(told);
+      if (!told) co_return;
+      if (known.public_key.empty()) known.public_key = told->public_key;
+      auto const judged = audit::judge("node-1", known, *told);
+      EXPECT_EQ(judged.problem, "");
+      EXPECT_FALSE(judged.good.empty());
+      if (judged.good.empty()) co_return;
+      known.latest = judged.good.back();
+      EXPECT_EQ(known.latest->last_sequence, life);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace worker
