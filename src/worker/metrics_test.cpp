@@ -42,6 +42,7 @@ TEST(WorkerMetrics, EveryDecisionIsCountedWithoutItsHost) {
   auto name = decided("dns", "denied", "name_budget");
   name.count = 3;
   count_decision(all, name);
+  count_decision(all, decided("connection", "error", "byte_budget"));
   count_decision(all, decided("credential", "quarantined", "a server sent it back"));
   count_decision(all, decided("network", "denied", "its gateway failed three times"));
   auto gap = decided("gap", "", "");
@@ -57,9 +58,10 @@ TEST(WorkerMetrics, EveryDecisionIsCountedWithoutItsHost) {
            "space_credential_injections_total{result=\"refused\"} 1\n",
            "space_scrub_hits_total 2\n",
            "space_egress_flows_total{decision=\"denied\",reason=\"no_rule\"} 5\n",
-           "space_egress_flows_total{decision=\"error\",reason=\"error\"} 1\n",
+           "space_egress_flows_total{decision=\"error\",reason=\"error\"} 2\n",
            "space_dns_queries_total{decision=\"denied\"} 3\n",
            "space_budget_hits_total{budget=\"name_budget\"} 3\n",
+           "space_budget_hits_total{budget=\"byte_budget\"} 1\n",
            "space_credential_quarantines_total 1\n",
            "space_networks_switched_off_total 1\n",
            "space_audit_gap_records_total 9\n",
