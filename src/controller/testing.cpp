@@ -92,8 +92,8 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
     sent = co_await response.send(
         json_response(200, wire::to_text(wire::json::object{{"sandboxes", std::move(list)}})));
   } else if (path == "/audit") {
-    sent = co_await response.send(
-        json_response(200, R"({"records":[{"seq":3,"host":"a.example"}],"next_after":3,"more":false})"));
+    sent = co_await response.send(json_response(
+        200, R"({"records":[{"seq":3,"host":"a.example"}],"next_after":3,"more":false})"));
   } else if (path == "/audit/checkpoints") {
     std::uint64_t after = 0;
     auto const query = request.head.query();
@@ -106,6 +106,11 @@ http::asio::awaitable<void> FakeWorker::handle(http::Request& request,
     auto const drain = wire::decode_text<wire::SetDrain>(body.value_or(""));
     if (drain) report.draining = draining = drain->on;
     sent = co_await response.send(json_response(200, wire::encode_text(report)));
+  } else if (path == "/reflected/taken") {
+    auto const body = co_await request.body.read_all(4096);
+    auto const told = wire::decode_text<wire::Reflected>(body.value_or(""));
+    if (told) taken.push_back(*told);
+    sent = co_await response.send({told ? 204 : 400, {}, {}});
   } else if (path == "/snapshots") {
     wire::json::array list;
     for (auto const& [id, snapshot] : snapshots)
@@ -260,13 +265,13 @@ http::Response FakeWorker::moved(std::string const& sandbox,
   machine.state = rule->second.second;
   if (verb == "suspend") machine.suspended_bytes = 1 << 20;
   if (verb != "snapshot") return json_response(200, wire::encode_text(machine));
-  wire::SnapshotReport taken;
-  taken.snapshot = snapshot;
-  taken.build = machine.build;
-  taken.bytes = 1 << 20;
-  taken.paused_ms = 3;
-  snapshots[snapshot] = taken;
-  return json_response(200, wire::encode_text(taken));
+  wire::SnapshotReport made;
+  made.snapshot = snapshot;
+  made.build = machine.build;
+  made.bytes = 1 << 20;
+  made.paused_ms = 3;
+  snapshots[snapshot] = made;
+  return json_response(200, wire::encode_text(made));
 }
 
 http::Response FakeWorker::restored(std::string const& sandbox, std::string const& body) {

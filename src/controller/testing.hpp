@@ -47,10 +47,11 @@ class FakeWorker final : public http::Handler {
   bool draining = false;
   std::map<std::string, std::string> tokens;                      // set by PUT …/token
   std::vector<std::pair<std::string, wire::SetPolicy>> policies;  // every PUT …/policy, in order
-  std::optional<base::Error> policy_refusal;                      // what they are answered with
+  std::vector<wire::Reflected> taken;         // told so by POST /reflected/taken
+  std::optional<base::Error> policy_refusal;  // what they are answered with
   /// Those behind a number; this worker has none.
   std::function<wire::AuditCheckpoints(std::uint64_t)> checkpoints;
-  std::string decisions;                                          // NDJSON, of every sandbox
+  std::string decisions;                      // NDJSON, of every sandbox
 
   http::asio::awaitable<void> handle(http::Request& request,
                                      http::ResponseWriter& response) override;

@@ -327,6 +327,16 @@ TEST(Credential, WhatAServerSentBackIsQuarantinedEverywhere) {
                                {id, base::make_uuid7(), 1, "gh", "api.github.com", now_us()},
                                {id, "none", 1, "gh", "api.github.com", now_us()}});
     EXPECT_EQ(co_await state_of_gh(bench), "active");
+    EXPECT_EQ(bench.worker.taken.size(), 2u) << "what is no id is not even answered";
+    // Others may use it that were not there then; and the worker's clock is behind.
+    auto const granted =
+        co_await bench.ask("PUT", "/v1/credentials/gh/grants", R"({"projects":[]})");
+    EXPECT_EQ(granted.status, 200) << granted.text;
+    auto const before = now_us() - 600'000'000;
+    co_await report_reflected(bench, {{id, key, 1, "gh", "api.github.com", before}});
+    EXPECT_EQ(co_await state_of_gh(bench), "quarantined");
+    EXPECT_EQ(bench.worker.taken.size(), 3u);
+    EXPECT_EQ(bench.worker.taken.back().at_us, before);
     co_await report_reflected(bench, {{id, key, 1, "gh", "api.github.com", now_us()}});
     EXPECT_EQ(co_await state_of_gh(bench), "quarantined");
     for (int i = 0; i < 100 && bench.worker.policies.size() < 2; ++i)

@@ -107,6 +107,15 @@ async::Task<wire::GatewayApplied> WorkerClient::set_policy(std::string address,
   co_return decoded<wire::GatewayApplied>(std::move(response));
 }
 
+async::Task<void> WorkerClient::reflection_taken(std::string address,
+                                                 wire::Reflected reflected,
+                                                 base::Deadline deadline) {
+  auto response = co_await call(
+      std::move(address), "POST", "/reflected/taken", wire::encode_text(reflected), deadline);
+  if (!response) co_return base::passing(response);
+  co_return base::Result<void>();
+}
+
 async::Task<std::unique_ptr<http::Exchange>> WorkerClient::decisions(std::string address,
                                                                      std::string sandbox,
                                                                      bool follow,

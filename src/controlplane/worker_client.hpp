@@ -38,6 +38,10 @@ class WorkerClient {
                                                std::string sandbox,
                                                wire::SetPolicy policy,
                                                base::Deadline deadline);
+  /// What it told of is stored and in force: it need not tell of it any more.
+  async::Task<void> reflection_taken(std::string address,
+                                     wire::Reflected reflected,
+                                     base::Deadline deadline);
   /// NDJSON of audit records, the remembered ones first; without `follow` it ends after those.
   async::Task<std::unique_ptr<http::Exchange>> decisions(std::string address,
                                                          std::string sandbox,

@@ -72,16 +72,23 @@ Statement const state_statement{
                 columns,
                 joins)};
 
+// By its version, not by the time of its last change: that may have been one of its grants, and
+// workers' clocks differ. A reflection that is told of again is no new one, also after a release.
 Statement const quarantine_statement{
     "credentials.quarantine",
-    fmt::format("with c as (update credentials set state = 'quarantined', updated_at = now()"
-                "  where id = $1::uuid and version = $2 and state = 'active' and updated_at <= "
-                "space_time($5) returning *),"
+    fmt::format("with was as (select id, state from credentials where id = $1::uuid for update),"
+                " c as (update credentials c set state = 'quarantined',"
+                "  reflected_at = greatest(c.reflected_at, space_time($5)),"
+                "  updated_at = case when was.state = 'active' then now() else c.updated_at end"
+                "  from was where c.id = was.id and c.version = $2 and (was.state = 'quarantined'"
+                "   or (was.state = 'active' and (c.reflected_at is null"
+                "    or c.reflected_at < space_time($5)))) returning c.*, was.state as before),"
                 " told as (insert into events (project_id, sandbox, type, actor, data)"
                 "  select coalesce(c.project_id, s.project_id), $3, 'credential.quarantined', "
                 "'worker', jsonb_build_object('credential', c.name, 'version', c.version, 'host', "
                 "$4::text) from c left join sandboxes s on s.public_id = $3"
-                "  where c.project_id is not null or s.project_id is not null)"
+                "  where c.before = 'active'"
+                "   and (c.project_id is not null or s.project_id is not null))"
                 " select {} from c {}",
                 columns,
                 joins)};

@@ -63,8 +63,9 @@ class Credentials {
   async::Task<std::optional<CredentialRow>> set_state(std::string id,
                                                       std::string state,
                                                       base::Deadline deadline);
-  /// Because a server sent this version back to that sandbox, at that time: when it is active and
-  /// was not changed since. Nothing otherwise. With its event.
+  /// Because a server sent this version back to that sandbox, at that time. The row when it is in
+  /// quarantine now, with an event when it was not before; nothing when that version is no more, or
+  /// the same reflection (or a later one) put it there before and somebody let it out.
   async::Task<std::optional<CredentialRow>> quarantine(std::string id,
                                                        std::uint32_t version,
                                                        std::string sandbox,

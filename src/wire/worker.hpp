@@ -38,8 +38,8 @@
 ///   GET    /audit?sandbox=ID&after=N&limit=N → {"records":[…],"next_after":N,"more":…}: a page of the log on disk
 ///   GET    /sandboxes/{id}/metrics          → the agent's /metrics
 ///   GET    /sandboxes/{id}/console          → text/plain, the last 64 KiB of the guest's console
-///   GET    /ended                           → NDJSON stream of EndedSandbox, first those of the last 10 minutes;
-///                                             an empty line every 5 s
+///   POST   /reflected/taken  Reflected      → 204: the API has stored it and brought it everywhere; the worker forgets it
+///   GET    /ended                           → NDJSON of EndedSandbox, first those of the last 10 minutes; an empty line every 5 s
 /// Errors: {"code":"exhausted","message":"…"} with the HTTP status of the code.
 namespace wire {
 
@@ -164,7 +164,7 @@ struct BaseSnapshotReport {
 };
 BOOST_DESCRIBE_STRUCT(BaseSnapshotReport, (), (build, usable, reason))
 
-/// A credential that a server sent back to the guest: nobody is to use it until somebody has looked. Told for ten minutes.
+/// A credential that a server sent back to the guest: nobody is to use it until somebody has looked. Told until it was taken.
 struct Reflected {
   std::string sandbox;
   std::string credential;  // its inside id

@@ -89,6 +89,16 @@ std::optional<std::string> asks_decisions(http::RequestHead const& head) {
   return std::string(path.substr(prefix.size(), path.size() - prefix.size() - suffix.size()));
 }
 
+async::Task<http::Response> forget_reflected(http::Request* request, Reflections* reflections) {
+  auto const body = co_await request->body.read_all(body_bytes_max);
+  if (!body) co_return std::unexpected(body.error());
+  auto told = wire::decode_text<wire::Reflected>(*body);
+  if (!told) co_return std::unexpected(told.error());
+  auto const taken = co_await reflections->taken(std::move(*told));
+  if (!taken) co_return std::unexpected(taken.error());
+  co_return http::Response{204, {}, {}};
+}
+
 std::unexpected<base::Error> no_such_route() {
   return base::fail(base::Code::not_found, "a worker has no such route");
 }
@@ -132,6 +142,8 @@ async::Task<http::Response> Api::answer(http::Request* request) {
     co_return json_response(
         200, wire::to_text(json::object{{"sandboxes", wire::encode(worker_.list())}}));
   }
+  if (path == "/reflected/taken" && method == "POST")
+    co_return co_await forget_reflected(request, &worker_.host().reflections);
   if (path == "/drain" && method == "POST") co_return co_await drain(request);
   constexpr std::string_view snapshots = "/snapshots";
   if (path.starts_with(snapshots))

@@ -16,8 +16,6 @@ constexpr std::size_t waiting_max = 65'536;
 constexpr std::size_t latest_max = 4'096;
 constexpr std::chrono::milliseconds write_every(1'000);
 constexpr std::chrono::minutes retire_every(10);
-constexpr std::size_t reflected_max = 256;
-constexpr std::chrono::minutes reflected_kept(10);
 
 /// The log is what must not fail; the next checkpoint says all that this one would have.
 void note(audit::Checkpoints& checkpoints, audit::Log const& log, bool now) {
@@ -79,19 +77,6 @@ void AuditFeed::add(std::string const& sandbox, std::string record) {
     waiting_.push_back(std::move(record));
   }
   changed_.notify_all();
-}
-
-void AuditFeed::note_reflected(wire::Reflected reflected) {
-  reflected_.push_back(std::move(reflected));
-  if (reflected_.size() > reflected_max) reflected_.pop_front();
-}
-
-std::vector<wire::Reflected> AuditFeed::reflected() const {
-  auto const since = micros_of(base::system_clock().wall_now() - reflected_kept);
-  std::vector<wire::Reflected> out;
-  for (auto const& one : reflected_)
-    if (one.at_us > since) out.push_back(one);
-  return out;
 }
 
 async::Task<audit::Page> AuditFeed::page(audit::Query query) const {

@@ -29,10 +29,6 @@ class AuditFeed {
   /// `record`: one JSON object on one line.
   void add(std::string const& sandbox, std::string record);
 
-  /// A credential came back to a guest. Remembered for ten minutes, for those who ask.
-  void note_reflected(wire::Reflected reflected);
-  std::vector<wire::Reflected> reflected() const;
-
   /// Of what is on disk.
   async::Task<audit::Page> page(audit::Query query) const;
 
@@ -70,7 +66,6 @@ class AuditFeed {
   std::shared_ptr<audit::Checkpoints> checkpoints_;
   std::deque<std::string> waiting_;
   std::deque<Numbered> latest_;
-  std::deque<wire::Reflected> reflected_;
   std::uint64_t last_ = 0;
   bool broken_ = false;
   base::SteadyTime retire_at_{};

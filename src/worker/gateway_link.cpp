@@ -30,6 +30,8 @@ constexpr std::uint32_t lease_seconds = 900;
 constexpr std::chrono::seconds lease_half_life(lease_seconds / 2);
 constexpr std::size_t event_bytes_max = 1 << 20;
 constexpr std::size_t log_bytes_per_s = 16 * 1024;
+constexpr int rules_unknown_max = 3;
+constexpr char rules_altered[] = "somebody changed the packet rules of its slot";
 constexpr char system_authorities[] = "/etc/ssl/certs/ca-certificates.crt";
 
 base::Result<std::string> read_authorities(std::string const& path) {
@@ -146,6 +148,10 @@ async::Task<void> GatewayLink::adopt_or_start(From from) {
   }
   auto told = co_await let_through(std::move(*reach));
   if (!told) co_return base::passing(told);
+  if (from != From::spare) {
+    auto verified = co_await verify_rules();
+    if (!verified) co_return verified;
+  }
   if (none) {
     gateway = co_await async::blocking(
         [client = host_.hostd, slot = wanted_.slot]() -> base::Result<hostd::Gateway> {
@@ -324,12 +330,12 @@ void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
                       found->sealed.credential.size() == uuid_digits;
   if (!stored) return;
   auto const now = base::system_clock().wall_now();
-  host_.audit.note_reflected({wanted_.sandbox,
-                              found->sealed.credential,
-                              found->sealed.version,
-                              found->name,
-                              decision.host,
-                              micros_of(now)});
+  host_.reflections.note({wanted_.sandbox,
+                          found->sealed.credential,
+                          found->sealed.version,
+                          found->name,
+                          decision.host,
+                          micros_of(now)});
   wire::GatewayDecision told;
   told.kind = "credential";
   told.decision = "quarantined";
@@ -345,6 +351,7 @@ void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
   revoked_.insert(found->name);
   wanted_.credentials.erase(found);
   spawn("end a quarantined lease", end_quarantined());
+  spawn("note what came back", keep_reflections());
 }
 
 asio::awaitable<void> GatewayLink::end_quarantined() {
@@ -352,6 +359,19 @@ asio::awaitable<void> GatewayLink::end_quarantined() {
   if (!ended)  // tend() tries again
     base::log::warn("lease_not_ended",
                     {{"sandbox", wanted_.sandbox}, {"what", ended.error().message()}});
+}
+
+asio::awaitable<void> GatewayLink::keep_reflections() {
+  auto const kept = co_await host_.reflections.keep();
+  if (!kept)  // tend() tries again; the API hears of it all the same
+    base::log::error("reflection_not_kept",
+                     {{"sandbox", wanted_.sandbox},
+                      {"what", kept.error().message()},
+                      {"detail", kept.error().detail()}});
+}
+
+bool GatewayLink::may_lease(wire::Lease const& lease) const {
+  return !host_.reflections.holds(lease.sealed.credential, lease.sealed.version);
 }
 
 asio::awaitable<void> GatewayLink::tend() {
@@ -363,11 +383,15 @@ asio::awaitable<void> GatewayLink::tend() {
     ping.ping = true;
     auto const sent = co_await send(std::move(ping));
     if (!sent) co_return;
+    co_await keep_reflections();
     auto const leased = co_await put_leases();
     if (!leased)
       base::log::warn("leases_not_renewed",
                       {{"sandbox", wanted_.sandbox}, {"what", leased.error().message()}});
-    co_await async::sleep_for(ping_every);
+    // What came back may be given again once the API has looked.
+    auto const waited = co_await async::run_until(base::system_clock().in(ping_every),
+                                                  host_.reflections.wait_taken());
+    if (waited == async::Ended::cancelled) co_return;
   }
 }
 
@@ -453,8 +477,9 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
 async::Task<void> GatewayLink::end_revoked() {
   while (!revoked_.empty()) {
     auto const name = *revoked_.begin();
-    auto const is_back = std::ranges::any_of(
-        wanted_.credentials, [&](wire::Lease const& lease) { return lease.name == name; });
+    auto const is_back = std::ranges::any_of(wanted_.credentials, [&](wire::Lease const& lease) {
+      return lease.name == name && may_lease(lease);
+    });
     if (!is_back) {
       http::RequestHead head{
           "DELETE",
@@ -489,13 +514,32 @@ asio::awaitable<void> GatewayLink::check_rules() {
   auto const checked = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, reach] {
     return client.check_rules(slot, passage_of(*reach));
   });
+  // Without hostd nobody changes them for us either; it is back within seconds.
+  bool const unknown = !checked && (checked.error().code() == base::Code::internal ||
+                                    checked.error().code() == base::Code::not_found);
+  rules_unknown_ = unknown ? rules_unknown_ + 1 : 0;
   if (checked || state_ == State::off || reach_ != reach) co_return;
-  if (checked.error().code() != base::Code::denied) {
-    base::log::warn("rules_not_checked",
-                    {{"sandbox", wanted_.sandbox}, {"what", checked.error().message()}});
-    co_return;
-  }
-  co_await switch_off("somebody changed the packet rules of its slot");
+  if (checked.error().code() == base::Code::denied) co_return co_await switch_off(rules_altered);
+  base::log::warn("rules_not_checked",
+                  {{"sandbox", wanted_.sandbox},
+                   {"what", checked.error().message()},
+                   {"detail", checked.error().detail()}});
+  // Nobody knows any more what the guest may reach.
+  if (rules_unknown_ >= rules_unknown_max)
+    co_await switch_off("nobody can say any more whether the packet rules of its slot are ours");
+}
+
+/// Before a network that was there (or perhaps switched off) comes back: nobody has looked at its
+/// rules since the worker before us did.
+async::Task<void> GatewayLink::verify_rules() {
+  auto const passage = passage_of(*reach_);
+  auto checked = co_await async::blocking([client = host_.hostd, slot = wanted_.slot, passage] {
+    return client.check_rules(slot, passage);
+  });
+  if (checked) co_return checked;
+  reach_.reset();  // hostd has made them anew, and closed
+  if (checked.error().code() == base::Code::denied) co_await switch_off(rules_altered);
+  co_return base::passing(checked, "see whether the slot's rules are ours");
 }
 
 async::Task<void> GatewayLink::let_through(domain::Reach reach) {
@@ -556,7 +600,12 @@ async::Task<void> GatewayLink::put_leases() {
   auto const now = base::system_clock().steady_now();
   if (now < leases_due_) co_return base::Result<void>();
   auto const leases = wanted_.credentials;  // may be replaced while we wait
+  bool all = true;
   for (auto lease : leases) {
+    if (!may_lease(lease)) {
+      all = false;
+      continue;
+    }
     lease.sandbox = wanted_.sandbox;
     lease.gateway_uid = gateway_user_;
     lease.seconds = lease_seconds;
@@ -570,7 +619,7 @@ async::Task<void> GatewayLink::put_leases() {
                            fmt::format("the broker refused a lease: status {}", reply->status),
                            reply->body);
   }
-  leases_due_ = now + lease_half_life;
+  if (all) leases_due_ = now + lease_half_life;
   co_return base::Result<void>();
 }
 

@@ -9,6 +9,7 @@
 #include "wire/credential.hpp"
 #include "wire/gateway.hpp"
 #include "worker/audit_feed.hpp"
+#include "worker/reflections.hpp"
 
 #include <deque>
 #include <functional>
@@ -25,6 +26,7 @@ struct GatewayHost {
   hostd::Client hostd;
   AuditFeed& audit;
   http::Client& broker;
+  Reflections& reflections;
 };
 
 /// A sandbox's line to its gateway: starts it, keeps it informed and alive, writes down what it
@@ -101,6 +103,10 @@ class GatewayLink {
   void record(wire::GatewayDecision const& decision);
   void quarantine(wire::GatewayDecision const& decision);
   boost::asio::awaitable<void> end_quarantined();
+  boost::asio::awaitable<void> keep_reflections();
+  /// Not of what came back, until the API says otherwise.
+  bool may_lease(wire::Lease const& lease) const;
+  async::Task<void> verify_rules();
   wire::GatewayCommand start_command(std::string trusted) const;
 
   GatewayHost host_;
@@ -119,6 +125,7 @@ class GatewayLink {
   bool renewing_ = false;
   std::optional<domain::Reach> reach_;  // of the slot's rules; nothing: not known
   base::SteadyTime leases_due_{};
+  int rules_unknown_ = 0;  // so many times in a row nobody could say whether the rules are ours
   std::set<std::string> revoked_;  // credentials that were taken away and whose leases are to end
   async::Turnstile changing_;
   async::Turnstile writing_;

@@ -52,6 +52,7 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
       boots(on, cores()),
       ended(on),
       audit(on, worker_dir(config) + "/audit"),
+      reflections(on, worker_dir(config) + "/reflected.json"),
       broker(on, [path = config.broker_socket()] { return net::connect_unix(path); }),
       capacity(totals(config)),
       accelerator(worker_dir(config) + "/accelerator.json", config.guest()),

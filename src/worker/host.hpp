@@ -14,6 +14,7 @@
 #include "worker/gate.hpp"
 #include "worker/hostd_launcher.hpp"
 #include "worker/journal.hpp"
+#include "worker/reflections.hpp"
 #include "worker/slot_pool.hpp"
 #include "worker/state_store.hpp"
 
@@ -45,6 +46,7 @@ struct Host {
   Gate boots;
   EndedLog ended;
   AuditFeed audit;
+  Reflections reflections;
   http::Client broker;
   Capacity capacity;
   AcceleratorChoice accelerator;

@@ -72,7 +72,7 @@ wire::NodeReport Worker::report() const {
   out.builds = host_.disks.builds();
   out.disk_clone = name_of(host_.clone_method);
   out.draining = draining_;
-  out.reflected = host_.audit.reflected();
+  out.reflected = host_.reflections.all();
   out.release_unclaimed = is_released(host_.config.data_dir + "/worker/release-unclaimed");
   out.base_snapshots = host_.bases.report();
   for (auto const& [shape, demand] : demand_) {

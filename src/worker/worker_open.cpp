@@ -87,6 +87,8 @@ async::Task<void> Worker::open_files() {
   auto audit = co_await host_.audit.open(host_.config.node_name, dir + "/audit.key");
   if (!audit) co_return audit;
   tasks_.spawn("audit", host_.audit.run());
+  auto reflections = co_await host_.reflections.open();
+  if (!reflections) co_return reflections;
   auto journal = host_.journal.open();
   if (!journal) co_return journal;
   draining_ = ::access(drain_file().c_str(), F_OK) == 0;
@@ -245,6 +247,8 @@ asio::awaitable<void> Worker::close() {
   for (auto const& [id, sandbox] : sandboxes_)
     co_await sandbox->close();
   co_await host_.audit.close();
+  auto const kept = co_await host_.reflections.keep();
+  if (!kept) base::log::error("reflection_not_kept", {{"what", kept.error().message()}});
 }
 
 }  // namespace worker

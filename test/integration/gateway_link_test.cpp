@@ -56,6 +56,7 @@ constexpr char nothing[] = R"({"posture":"allowlist"})";
 struct Life {
   worker::GatewayLink& link;
   worker::AuditFeed& audit;
+  worker::Reflections& reflections;
   std::vector<std::string>& told;  // authorities that the guest was told
 };
 
@@ -122,11 +123,14 @@ class Link : public testing::Test {
         told.push_back(std::move(authority));
         co_return base::Result<void>();
       };
-      worker::GatewayHost const host{executor, installation_.config(), client(), audit, broker};
+      worker::Reflections reflections(executor, installation_.directory() + "/reflected.json");
+      EXPECT_TRUE(co_await reflections.open());
+      worker::GatewayHost const host{
+          executor, installation_.config(), client(), audit, broker, reflections};
       worker::GatewayLink link(
           host, {"i0123456789abcdefghij", 1, slot, policy(1, first_policy), {}}, tell);
       link.begin(adopt);
-      Life const life{link, audit, told};
+      Life const life{link, audit, reflections, told};
       co_await use(life);
       if (over) {
         co_await link.end();
@@ -554,6 +558,71 @@ TEST_F(Link, RulesThatAPolicyMadeAreKnownAlsoAfterHostdWasKilled) {
     EXPECT_FALSE(after);
   };
   live(echo_by_name, use);
+}
+
+TEST_F(Link, RulesThatNobodyCanLookAtSwitchTheNetworkOffTheThirdTime) {
+  auto const use = [this](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    auto const address = co_await aside([&] { return guest_->resolve("echo.example"); });
+    EXPECT_EQ(co_await say(address, "x"), "x");
+    // A hostd that does not find the slot any more.
+    auto const files = installation_.directory() + "/hostd/slots/1";
+    std::filesystem::rename(files, files + ".away");
+    for (int i = 0; i < 2; ++i)
+      co_await life.link.check_rules();
+    EXPECT_NE(gateway(), 0) << "once or twice is not enough";
+    EXPECT_EQ(co_await say(address, "x"), "x");
+    co_await life.link.check_rules();
+    EXPECT_EQ(gateway(), 0);
+    EXPECT_EQ(co_await say(address, "x"), "refused");
+    auto const seen = life.audit.after(0, "i0123456789abcdefghij");
+    EXPECT_THAT(seen.back().record, HasSubstr("nobody can say any more"));
+    auto const after = co_await life.link.wait_open();
+    EXPECT_FALSE(after);
+    std::filesystem::rename(files + ".away", files);
+  };
+  live(echo_by_name, use);
+}
+
+TEST_F(Link, ANewWorkerOpensASlotOnlyWithRulesThatAreOurs) {
+  auto const alter = [this] {
+    return aside([this] {
+      auto const netns = os::open_pinned_netns(installation_.directory() + "/hostd/netns/1");
+      auto const inside = os::InNetns::enter(*netns);
+      return hostd::load_rules("insert rule netdev guard from_guest accept\n").has_value();
+    });
+  };
+  auto const first = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
+    EXPECT_TRUE(co_await alter());
+    co_await life.link.check_rules();
+    EXPECT_EQ(gateway(), 0);
+    EXPECT_TRUE(co_await alter()) << "and once more, when nobody looks";
+  };
+  live(echo_by_name, first, false, false);
+  auto const arrived = internet_.arrived();
+  auto const second = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_FALSE(open);
+    if (!open) EXPECT_THAT(open.error().message(), HasSubstr("changed the packet rules"));
+    EXPECT_EQ(gateway(), 0);
+    auto const seen = life.audit.after(0, "i0123456789abcdefghij");
+    EXPECT_THAT(seen.back().record, HasSubstr("changed the packet rules of its slot"));
+    EXPECT_EQ(internet_.arrived(), arrived);
+  };
+  live(echo_by_name, second, true, false);
+  // What hostd has made anew since is ours.
+  auto const third = [&](Life life) -> awaitable<void> {
+    auto const open = co_await life.link.wait_open();
+    EXPECT_TRUE(open);
+    EXPECT_EQ(co_await say("echo.example", "x"), "x");
+    co_await life.link.check_rules();
+    EXPECT_NE(gateway(), 0);
+  };
+  live(echo_by_name, third, true);
 }
 
 TEST_F(Link, WithoutHostdTheNetworkGoesOnAndWhatNeedsItIsRefused) {
