@@ -170,17 +170,36 @@ def test_the_audit_log_is_whole_and_a_changed_line_is_found(box, platform, tmp_p
     box.get("/open/audited")
     log = platform.data_dir / "worker" / "audit"
     eventually(lambda: "/open/audited" in "".join(p.read_text() for p in log.glob("*.jsonl")), 10, "it is on disk")
+    seen = json.loads(platform.space("--json", "audit", "verify").stdout)
+    assert seen["whole"], seen
+
+    def confirmed() -> bool:
+        kept = json.loads(platform.space("--json", "audit", "verify").stdout)["control_plane"]
+        assert kept["asked"] and not kept["problem"], kept
+        return kept["confirmed_through"] >= seen["last_sequence"]
+
+    eventually(confirmed, 60, "the control plane has a signed checkpoint of these records")
     done = platform.space("audit", "verify")
-    assert "whole" in done.stdout, done.stdout
+    assert "whole" in done.stdout and "checkpoints confirm it up to number" in done.stdout, done.stdout
     exported = tmp_path / "export.jsonl"
     platform.space("audit", "export", "--file", str(exported), "--sandbox", box.id)
     lines = [json.loads(line) for line in exported.read_text().splitlines()]
     assert lines and all(line["sandbox"] == box.id for line in lines)
     assert any(line.get("path") == "/open/audited" for line in lines)
-    # On a copy: one byte of one line.
+    # On a copy, which is whole, too.
     copy = tmp_path / "audit"
     subprocess.run(["cp", "-r", str(log), str(copy)], check=True)
-    first = sorted(copy.glob("*.jsonl"))[0]
-    first.write_text(first.read_text().replace('"decision":"denied"', '"decision":"allowed"', 1))
+    node = json.loads((platform.data_dir / "config.json").read_text())["node_name"]
+    assert platform.space("audit", "verify", "--dir", str(copy), "--node", node, check=False).returncode == 0
+    # Its end cut off: the chain is whole, the control plane knows better.
+    last = sorted(copy.glob("*.jsonl"))[-1]
+    text = last.read_text()
+    last.write_text(text[:text.index("\n") + 1])
+    assert platform.space("audit", "verify", "--dir", str(copy), check=False).returncode == 0
+    cut = platform.space("audit", "verify", "--dir", str(copy), "--node", node, check=False)
+    assert cut.returncode != 0 and "it ends with record" in cut.stderr, cut.stderr
+    # One byte of one line.
+    assert "/open/audited" in text
+    last.write_text(text.replace("/open/audited", "/open/audites", 1))
     broken = platform.space("audit", "verify", "--dir", str(copy), check=False)
     assert broken.returncode != 0 and "was changed" in broken.stderr, broken.stderr
