@@ -57,11 +57,11 @@ class NodeWatch {
   store::asio::awaitable<void> align(Plan::Align align);
   store::asio::awaitable<void> follow_suspended(store::SandboxRow row);
   store::asio::awaitable<void> look_at_snapshots();
-  void sample(std::vector<wire::WorkerSandbox> const& machines);
   store::asio::awaitable<void> remove_orphan(std::string snapshot);
 
   bool released() const noexcept { return report_ && report_->release_unclaimed; }
 
+  void sample(std::vector<wire::WorkerSandbox> const& machines);
   store::asio::awaitable<void> sample_one(std::string sandbox);
 
   std::string name_;
@@ -75,8 +75,8 @@ class NodeWatch {
   std::optional<wire::NodeReport> report_;
   std::optional<bool> draining_;
   std::set<std::string> orphans_;  // snapshots without a row at the last look
-  std::uint32_t looks_ = 0;
   Unclaimed unclaimed_;
+  std::uint32_t looks_ = 0;
   base::SteadyTime reported_at_;
   std::map<std::string, base::SteadyTime> sampled_at_;  // of machines that run; when last asked
   std::set<std::string> sampling_;
