@@ -211,7 +211,12 @@ base::Result<void> Host::clear_gateway(std::uint32_t slot) {
     static_cast<void>(killed);  // remove() is the judge
     reap();
     removed = base::fail(base::Code::unavailable, "the gateway does not die");
-    if (groups_->members(group_of(slot)).empty()) removed = groups_->remove(group_of(slot));
+    // A dead child is in no group any more, yet waits to be collected; nobody would once it is
+    // forgotten here.
+    auto const kept = gateways_.find(slot);
+    bool const collected = kept == gateways_.end() || !kept->second.child || kept->second.collected;
+    if (collected && groups_->members(group_of(slot)).empty())
+      removed = groups_->remove(group_of(slot));
     if (removed) break;
     ::poll(nullptr, 0, 2);
   }

@@ -308,20 +308,24 @@ Answer Host::attach_vmm(std::uint32_t slot) {
 }
 
 void Host::undo_start(std::uint32_t slot) {
+  auto& kept = kept_[slot];
   // Two seconds for what dies at once; the start-up of a successor is the next try.
   for (int i = 0; i < 400; ++i) {
     auto killed = groups_->kill(group_of(slot));
     static_cast<void>(killed);  // remove() below is the judge
     reap();
-    if (groups_->members(group_of(slot)).empty() && groups_->remove(group_of(slot))) break;
+    // A dead child is in no group any more, yet waits to be collected.
+    bool const collected = !kept.child || !kept.pidfd || kept.wait_status;
+    if (collected && groups_->members(group_of(slot)).empty() && groups_->remove(group_of(slot)))
+      break;
     ::poll(nullptr, 0, 5);
   }
   auto const own = files(slot);
   own.remove_sockets();
-  auto& kept = kept_[slot];
   kept.pid = 0;
   kept.pidfd.reset();
   kept.wait_status.reset();
+  kept.child = false;
   if (!own.record()) return;
   auto done = own.spent() ? base::Result<void>() : own.mark_spent({});
   if (done) done = own.remove_record();

@@ -129,6 +129,19 @@ TEST_F(GatewayTest, OneThatDiedGivesItsPlaceToANewOne) {
   EXPECT_THAT(ask(*second, start_command()), HasSubstr("BEGIN CERTIFICATE"));
 }
 
+TEST_F(GatewayTest, IsCollectedWheneverItDied) {
+  std::vector<std::int32_t> pids;
+  for (int i = 0; i < 100; ++i) {
+    auto const gateway = client().start_gateway(1);
+    ASSERT_TRUE(gateway) << gateway.error().message() << gateway.error().detail();
+    pids.push_back(gateway->pid);
+    ASSERT_TRUE(client().end_gateway(1));
+  }
+  // A process that nobody waited for would be there for as long as hostd.
+  auto const left = std::ranges::count_if(pids, [](auto pid) { return !status_of(pid).empty(); });
+  EXPECT_EQ(left, 0);
+}
+
 TEST_F(GatewayTest, GoesWithItsSlot) {
   auto const gateway = client().start_gateway(1);
   ASSERT_TRUE(gateway);
