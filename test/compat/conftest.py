@@ -36,6 +36,23 @@ def e2b_env(platform, mode, monkeypatch):
     return mode
 
 
+@pytest.fixture
+def make(e2b_env):
+    """Makes sandboxes that are gone when the test ends."""
+    from e2b import Sandbox
+
+    made = []
+
+    def create(**options):
+        sandbox = Sandbox.create(**options)
+        made.append(sandbox)
+        return sandbox
+
+    yield create
+    for sandbox in made:
+        sandbox.kill()
+
+
 @pytest.fixture(scope="session")
 def shared_mark():
     return uuid.uuid4().hex

@@ -12,20 +12,6 @@ import pytest
 from e2b import AuthenticationException, NotFoundException, Sandbox, SandboxException, SandboxQuery, SandboxState
 
 
-@pytest.fixture
-def make(e2b_env):
-    made = []
-
-    def create(**options):
-        sandbox = Sandbox.create(**options)
-        made.append(sandbox)
-        return sandbox
-
-    yield create
-    for sandbox in made:
-        sandbox.kill()
-
-
 def test_create_info_list_kill(make):
     mark = uuid.uuid4().hex
     sandbox = make(timeout=120, metadata={"mark": mark, "odd key": "v&=ü"}, envs={"GLOBAL": "g"})

@@ -25,20 +25,6 @@ http.server.HTTPServer(('0.0.0.0', 8000), Handler).serve_forever()
 """
 
 
-@pytest.fixture
-def make(e2b_env):
-    made = []
-
-    def create(**options):
-        sandbox = Sandbox.create(**options)
-        made.append(sandbox)
-        return sandbox
-
-    yield create
-    for sandbox in made:
-        sandbox.kill()
-
-
 def start_server(sandbox):
     sandbox.files.write("/home/user/server.py", SERVER)
     sandbox.commands.run("python3 /home/user/server.py", background=True, timeout=0)
