@@ -191,6 +191,9 @@ FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
     case hostd::Action::remove_slot:
       if (slot.state == hostd::SlotState::running || slot.state == hostd::SlotState::exited) {
         out.reply.status = hostd::Status::busy;
+      } else if (fail_remove > 0) {
+        --fail_remove;
+        out.reply.status = hostd::Status::failed;
       } else {
         if (altered_slot == static_cast<int>(request.slot)) altered_slot = -1;
         slots_.erase(found);
@@ -454,13 +457,13 @@ void FakeAgent::hang_up() {
 }
 
 asio::awaitable<void> FakeAgent::serve(net::Stream connection) {
-  if (mood == Mood::silent) co_await async::sleep_for(std::chrono::hours(1));
-  if (mood == Mood::garbage) {
-    auto const written = co_await connection->write_text(std::string(200'000, '\x07') + "\r\n\r\n");
   auto* const stream = connection.get();
   open_.insert(stream);
   auto const forget =
       std::shared_ptr<void>(nullptr, [this, stream](void*) { open_.erase(stream); });
+  if (mood == Mood::silent) co_await async::sleep_for(std::chrono::hours(1));
+  if (mood == Mood::garbage) {
+    auto const written = co_await connection->write_text(std::string(200'000, '\x07') + "\r\n\r\n");
     static_cast<void>(written);
     co_return;
   }

@@ -208,6 +208,19 @@ TEST_F(Suspend, WhoWaitedToTellTheGuestDoesNotTellTheNextOneInItsSlot) {
   });
 }
 
+TEST_F(Suspend, NobodyWaitsForTheSlotOfASuspendedSandboxAndItIsRemovedAllTheSame) {
+  life([this](Worker* worker, FakeAgent*) -> awaitable<void> {
+    auto const request = co_await start(worker);
+    rig_.hostd.fail_remove = 2;
+    EXPECT_TRUE(co_await suspended(worker, request));
+    EXPECT_GT(rig_.hostd.fail_remove, 0) << "it was waited for";
+    // None is left but those that wait for others.
+    EXPECT_TRUE(co_await eventually([&] {
+      return rig_.hostd.fail_remove == 0 && rig_.hostd.slots() == worker->host().slots.ready();
+    }));
+  });
+}
+
 TEST_F(Suspend, TheNextWorkerFindsItSuspendedAndCyclesGoOn) {
   wire::StartSandbox request;
   life([&](Worker* worker, FakeAgent*) -> awaitable<void> {
