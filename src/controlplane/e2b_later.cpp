@@ -43,6 +43,18 @@ base::Result<std::optional<std::int64_t>> query_number(Call const& call,
   return std::optional(number);
 }
 
+void add_route(
+    Router& router, std::string method, std::string pattern, Handler handler, Repeat repeat) {
+  Route route;
+  route.permission = method == "GET" ? Permission::read : Permission::write;
+  route.method = std::move(method);
+  route.pattern = std::move(pattern);
+  route.dialect = Dialect::e2b;
+  route.repeat = repeat;
+  route.handler = std::move(handler);
+  router.add(std::move(route));
+}
+
 void E2b::add_routes(Router& router) {
   add_sandbox_routes(router);
   add_lives_routes(router);
@@ -54,13 +66,7 @@ void E2b::add_routes(Router& router) {
 
 void E2b::add_later_routes(Router& router) {
   auto const add = [&](std::string method, std::string pattern, Handler handler) {
-    Route route;
-    route.permission = method == "GET" ? Permission::read : Permission::write;
-    route.method = std::move(method);
-    route.pattern = std::move(pattern);
-    route.dialect = Dialect::e2b;
-    route.handler = std::move(handler);
-    router.add(std::move(route));
+    add_route(router, std::move(method), std::move(pattern), std::move(handler));
   };
   auto const of_template = [&](std::string method, std::string pattern, char const* message) {
     add(std::move(method), std::move(pattern), [this, message](Call& call) {

@@ -19,14 +19,7 @@ constexpr std::uint32_t page_max = 100;
 
 void E2b::add_lives_routes(Router& router) {
   auto const add = [&](std::string method, std::string pattern, Repeat repeat, Handler handler) {
-    Route route;
-    route.permission = method == "GET" ? Permission::read : Permission::write;
-    route.method = std::move(method);
-    route.pattern = std::move(pattern);
-    route.dialect = Dialect::e2b;
-    route.repeat = repeat;
-    route.handler = std::move(handler);
-    router.add(std::move(route));
+    add_route(router, std::move(method), std::move(pattern), std::move(handler), repeat);
   };
   using enum Repeat;
   // A pause or a resume may be repeated as it is: the second finds it done.

@@ -52,12 +52,7 @@ int rank_of(std::string_view level) {
 
 void E2b::add_observe_routes(Router& router) {
   auto const add = [&](std::string pattern, Handler handler) {
-    Route route;
-    route.method = "GET";
-    route.pattern = std::move(pattern);
-    route.dialect = Dialect::e2b;
-    route.handler = std::move(handler);
-    router.add(std::move(route));
+    add_route(router, "GET", std::move(pattern), std::move(handler));
   };
   add("/sandboxes/metrics", [this](Call& call) { return metrics_of_many(call); });
   add("/sandboxes/{id}/metrics", [this](Call& call) { return metrics(call); });

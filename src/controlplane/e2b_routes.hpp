@@ -93,6 +93,14 @@ class E2b {
 };
 
 // For the files above.
+
+/// A route of E2B's; all but GET needs a key that may write.
+void add_route(Router& router,
+               std::string method,
+               std::string pattern,
+               Handler handler,
+               Repeat repeat = Repeat::none);
+
 Reply error_reply(int status, std::string_view message);
 
 inline constexpr std::string_view no_proxy =

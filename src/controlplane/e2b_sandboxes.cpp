@@ -156,43 +156,21 @@ std::unexpected<base::Error> no_such_sandbox(std::string_view id) {
 }
 
 void E2b::add_sandbox_routes(Router& router) {
-  auto const add = [&](std::string method,
-                       std::string pattern,
-                       Permission permission,
-                       Repeat repeat,
-                       Handler handler) {
-    Route route;
-    route.method = std::move(method);
-    route.pattern = std::move(pattern);
-    route.dialect = Dialect::e2b;
-    route.permission = permission;
-    route.repeat = repeat;
-    route.handler = std::move(handler);
-    router.add(std::move(route));
+  auto const add = [&](std::string method, std::string pattern, Repeat repeat, Handler handler) {
+    add_route(router, std::move(method), std::move(pattern), std::move(handler), repeat);
   };
-  using enum Permission;
   using enum Repeat;
   // Timeouts and connects may be repeated as they are: no answer needs to be kept.
-  add("POST", "/sandboxes", write, handler, [this](Call& call) { return create(call, 15, false); });
-  add("POST", "/v2/sandboxes", write, handler, [this](Call& call) {
-    return create(call, 300, true);
-  });
-  add("GET", "/sandboxes", read, none, [this](Call& call) { return list(call, false); });
-  add("GET", "/v2/sandboxes", read, none, [this](Call& call) { return list(call, true); });
-  add("GET", "/sandboxes/{id}", read, none, [this](Call& call) { return show(call); });
-  add("DELETE", "/sandboxes/{id}", write, none, [this](Call& call) { return remove(call); });
-  add("POST", "/sandboxes/{id}/timeout", write, handler, [this](Call& call) {
-    return set_timeout(call);
-  });
-  add("POST", "/sandboxes/{id}/refreshes", write, handler, [this](Call& call) {
-    return refresh(call);
-  });
-  add("POST", "/sandboxes/{id}/connect", write, handler, [this](Call& call) {
-    return connect(call);
-  });
-  add("POST", "/v2/sandboxes/{id}/connect", write, handler, [this](Call& call) {
-    return connect(call);
-  });
+  add("POST", "/sandboxes", handler, [this](Call& call) { return create(call, 15, false); });
+  add("POST", "/v2/sandboxes", handler, [this](Call& call) { return create(call, 300, true); });
+  add("GET", "/sandboxes", none, [this](Call& call) { return list(call, false); });
+  add("GET", "/v2/sandboxes", none, [this](Call& call) { return list(call, true); });
+  add("GET", "/sandboxes/{id}", none, [this](Call& call) { return show(call); });
+  add("DELETE", "/sandboxes/{id}", none, [this](Call& call) { return remove(call); });
+  add("POST", "/sandboxes/{id}/timeout", handler, [this](Call& call) { return set_timeout(call); });
+  add("POST", "/sandboxes/{id}/refreshes", handler, [this](Call& call) { return refresh(call); });
+  add("POST", "/sandboxes/{id}/connect", handler, [this](Call& call) { return connect(call); });
+  add("POST", "/v2/sandboxes/{id}/connect", handler, [this](Call& call) { return connect(call); });
 }
 
 async::Task<store::SandboxRow> E2b::visible(Call& call) {

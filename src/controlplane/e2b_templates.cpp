@@ -27,12 +27,7 @@ json::object build_reply(store::BuildRow const& build) {
 
 void E2b::add_template_routes(Router& router) {
   auto const add = [&](std::string pattern, Handler handler) {
-    Route route;
-    route.method = "GET";
-    route.pattern = std::move(pattern);
-    route.dialect = Dialect::e2b;
-    route.handler = std::move(handler);
-    router.add(std::move(route));
+    add_route(router, "GET", std::move(pattern), std::move(handler));
   };
   add("/templates", [this](Call& call) { return list_templates(call); });
   add("/v2/templates", [this](Call& call) { return list_templates(call); });
