@@ -8,6 +8,7 @@
 #include "cli/doctor.hpp"
 #include "hostd/nft.hpp"
 #include "hostd/uplink_rules.hpp"
+#include "integration/guest_net.hpp"
 #include "integration/hostd_fixture.hpp"
 #include "os/netns.hpp"
 #include "os/text_file.hpp"
@@ -109,18 +110,6 @@ class Server {
   int type_;
   os::Fd socket_;
 };
-
-os::Fd make_netns() {
-  auto const inside = os::InNetns::make();
-  if (!inside) throw std::runtime_error(inside.error().message());
-  return std::move(*os::InNetns::current());
-}
-
-void run_in(os::FdRef netns, std::string const& command) {
-  auto const inside = os::InNetns::enter(netns);
-  ASSERT_TRUE(inside);
-  ASSERT_EQ(::system(command.c_str()), 0) << command;  // NOLINT: test set-up with fixed words
-}
 
 /// An installation whose hostd believes that the namespace is its host.
 struct Platform {
