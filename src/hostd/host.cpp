@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/slot_network.hpp"
 #include "hostd/uplink.hpp"
 #include "os/netns.hpp"
@@ -22,18 +23,6 @@ namespace {
 
 std::string group_of(std::uint32_t slot) {
   return fmt::format("slot-{}", slot);
-}
-
-Answer plain(Status status, std::string_view reason = {}) {
-  Answer answer;
-  answer.reply.status = status;
-  reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
-  return answer;
-}
-
-Answer failed(base::Error const& error, char const* event, std::uint32_t slot) {
-  base::log::error(event, {{"slot", slot}, {"why", error.message()}, {"detail", error.detail()}});
-  return plain(Status::failed, error.message());
 }
 
 base::Result<void> make_directory(std::string const& path, mode_t mode) {
@@ -180,11 +169,11 @@ Answer Host::handle(Request const& request, Passed passed) {
     case Action::end_vmm:
       break;
   }
-  return plain(Status::refused, "action: not handled here");
+  return answer_of(Status::refused, "action: not handled here");
 }
 
 Answer Host::hello() const {
-  auto answer = plain(Status::ok);
+  auto answer = answer_of(Status::ok);
   auto const limits = groups_->features();
   answer.reply.features = (groups_->version() == 2 ? cgroup_v2 : 0U) |
                           ((limits & os::group_memory) != 0 ? limits_memory : 0U) |
@@ -198,7 +187,7 @@ Answer Host::hello() const {
 
 Answer Host::make_slot(std::uint32_t slot) {
   auto const own = files(slot);
-  if (state_of(slot) != SlotState::absent) return plain(Status::busy, "the slot exists");
+  if (state_of(slot) != SlotState::absent) return answer_of(Status::busy, "the slot exists");
   // Debris of a failed make or of a restarted host.
   auto step = os::unpin_netns(own.netns());
   if (step) step = own.remove();
@@ -214,7 +203,7 @@ Answer Host::make_slot(std::uint32_t slot) {
   // The commit point. Before it, everything of the slot goes with our descriptors.
   step = os::pin_netns(network->netns, own.netns());
   if (!step) return failed(step.error(), "slot_not_made", slot);
-  if (SPACE_FAULT("hostd.slot.pinned")) return plain(Status::failed, "told to fail");
+  if (SPACE_FAULT("hostd.slot.pinned")) return answer_of(Status::failed, "told to fail");
   Kept kept;
   kept.netns = std::move(network->netns);
   kept.tap = std::move(network->tap);
@@ -224,7 +213,7 @@ Answer Host::make_slot(std::uint32_t slot) {
   // Here, and not while somebody waits for a machine. Its start tries again when this fails.
   auto const limited = limit_network_of(made, std::uint64_t{config_.net_mib_per_s_max} << 20);
   static_cast<void>(limited);
-  return plain(Status::ok);
+  return answer_of(Status::ok);
 }
 
 /// Nothing to do when it is known to have that budget; 0 is none.
@@ -239,19 +228,19 @@ base::Result<void> Host::limit_network_of(Kept& kept, std::uint64_t bytes_per_s)
 
 Answer Host::remove_slot(std::uint32_t slot) {
   auto const state = state_of(slot);
-  if (state == SlotState::absent) return plain(Status::absent, "no such slot");
+  if (state == SlotState::absent) return answer_of(Status::absent, "no such slot");
   if (state == SlotState::running || state == SlotState::exited)
-    return plain(Status::busy, "end its machine first");
+    return answer_of(Status::busy, "end its machine first");
   auto step = clear_gateway(slot);
   if (!step) return failed(step.error(), "slot_not_removed", slot);
   kept_.erase(slot);
   auto const own = files(slot);
   step = os::unpin_netns(own.netns());
   if (!step) return failed(step.error(), "slot_not_removed", slot);
-  if (SPACE_FAULT("hostd.slot.unpinned")) return plain(Status::failed, "told to fail");
+  if (SPACE_FAULT("hostd.slot.unpinned")) return answer_of(Status::failed, "told to fail");
   step = own.remove();
   if (!step) return failed(step.error(), "slot_not_removed", slot);
-  return plain(Status::ok);
+  return answer_of(Status::ok);
 }
 
 SlotState Host::state_of(std::uint32_t slot) {
@@ -310,7 +299,7 @@ void Host::describe(std::uint32_t slot, Reply& reply) {
 }
 
 Answer Host::inspect_slot(std::uint32_t slot) {
-  auto answer = plain(Status::ok);
+  auto answer = answer_of(Status::ok);
   describe(slot, answer.reply);
   if (answer.reply.state == SlotState::absent) kept_.erase(slot);
   return answer;
@@ -318,10 +307,10 @@ Answer Host::inspect_slot(std::uint32_t slot) {
 
 Answer Host::dial(std::uint32_t slot, std::uint16_t port) {
   auto netns = netns_of(slot);
-  if (!netns) return plain(Status::absent, "no such slot");
+  if (!netns) return answer_of(Status::absent, "no such slot");
   auto socket = dial_guest(os::FdRef(*netns), port);
   if (!socket) return failed(socket.error(), "dial_failed", slot);
-  auto answer = plain(Status::ok);
+  auto answer = answer_of(Status::ok);
   answer.fds.push_back(std::move(*socket));
   return answer;
 }

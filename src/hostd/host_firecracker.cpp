@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/file_mount.hpp"
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
@@ -40,17 +41,6 @@ bool is_trusted_program(std::string const& path) {
   struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == 0 &&
          (info.st_mode & 022) == 0 && (info.st_mode & 0111) != 0;
-}
-
-std::string key_of(std::string const& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) return path + " absent\n";
-  return fmt::format("{} {}:{} {}.{}\n",
-                     path,
-                     info.st_dev,
-                     info.st_ino,
-                     info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
 }
 
 /// A pipe with a name, for `user`. Both ends open: whoever comes and goes, nobody is told of a
@@ -110,18 +100,11 @@ base::Result<void> Host::refresh_firecracker_view() {
   auto const program = firecracker_program();
   auto const kernel = config_.guest() + "/vmlinux";
   auto const initrd = config_.guest() + "/initrd.gz";
-  auto const key = key_of(program) + key_of(kernel) + key_of(initrd);
+  auto const key = key_of_file(program) + key_of_file(kernel) + key_of_file(initrd);
   if (firecracker_view_ && key == firecracker_view_key_) return {};
   for (auto const& file : {kernel, initrd}) {
-    struct stat info{};
-    if (::stat(file.c_str(), &info) != 0)
-      return base::fail_errno("find the guest's kernel and initramfs", file);
-    if (info.st_uid != 0 || (info.st_mode & 022) != 0) {
-      return base::fail(
-          base::Code::denied,
-          "the guest's kernel and initramfs must belong to root, writable by nobody else",
-          file);
-    }
+    auto trusted = check_guest_file(file);
+    if (!trusted) return base::passing(trusted);
   }
   // A release is static and needs itself alone; the linker knows of others.
   auto parts = files_of_program(program);

@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/gateway_sockets.hpp"
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
@@ -31,18 +32,6 @@ constexpr std::uint32_t gateway_descriptors = 2048;
 
 std::string group_of(std::uint32_t slot) {
   return fmt::format("gateway-{}", slot);
-}
-
-Answer answer_of(Status status, std::string_view reason = {}) {
-  Answer answer;
-  answer.reply.status = status;
-  reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
-  return answer;
-}
-
-Answer failed(base::Error const& error, char const* event, std::uint32_t slot) {
-  base::log::error(event, {{"slot", slot}, {"why", error.message()}, {"detail", error.detail()}});
-  return answer_of(Status::failed, error.message());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/host.hpp"
 #include "os/process.hpp"
 
@@ -21,32 +22,21 @@ base::Result<os::Fd> open_of(pid_t pid, char const* what) {
 /// The kernel ties both to the process as it is now: they show nothing of a later one of the same
 /// number, and what they show ends with it.
 Answer Host::open_memory(std::uint32_t slot) {
-  Answer answer;
-  auto const says = [&answer](Status status, std::string_view reason) {
-    answer = {};
-    answer.reply.status = status;
-    reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
-  };
-  if (state_of(slot) != SlotState::running) {
-    says(Status::absent, "no machine runs there");
-    return answer;
-  }
-  if (SPACE_FAULT("hostd.vmm.memory_opened")) {
-    says(Status::failed, "told to fail");
-    return answer;
-  }
+  if (state_of(slot) != SlotState::running)
+    return answer_of(Status::absent, "no machine runs there");
+  if (SPACE_FAULT("hostd.vmm.memory_opened")) return answer_of(Status::failed, "told to fail");
+  auto answer = answer_of(Status::ok);
   auto const& kept = kept_[slot];
   for (char const* what : {"pagemap", "mem"}) {
     auto file = open_of(kept.pid, what);
     if (!file) {
       base::log::error("memory_not_opened", {{"slot", slot}, {"why", file.error().detail()}});
-      says(Status::failed, file.error().message());
-      return answer;
+      return answer_of(Status::failed, file.error().message());
     }
     answer.fds.push_back(std::move(*file));
   }
   // Looked at after they were opened: only then they are surely its own.
-  if (os::has_ended(kept.pidfd)) says(Status::absent, "the machine has ended");
+  if (os::has_ended(kept.pidfd)) return answer_of(Status::absent, "the machine has ended");
   return answer;
 }
 

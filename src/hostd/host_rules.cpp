@@ -1,6 +1,7 @@
 // The actions of Host that look whether packet rules are still ours.
 
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/host.hpp"
 #include "hostd/slot_network.hpp"
 
@@ -8,13 +9,6 @@
 
 namespace hostd {
 namespace {
-
-Answer answer_of(Status status, std::string_view reason = {}) {
-  Answer answer;
-  answer.reply.status = status;
-  reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
-  return answer;
-}
 
 Answer failed(base::Error const& error) {
   base::log::error("rules_not_checked", {{"why", error.message()}, {"detail", error.detail()}});

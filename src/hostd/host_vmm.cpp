@@ -2,6 +2,7 @@
 
 #include "base/fault.hpp"
 #include "base/log.hpp"
+#include "hostd/answers.hpp"
 #include "hostd/guest_memory.hpp"
 #include "hostd/host.hpp"
 #include "hostd/jail.hpp"
@@ -30,13 +31,6 @@ constexpr std::uint32_t vmm_tasks = 80;
 
 std::string group_of(std::uint32_t slot) {
   return fmt::format("slot-{}", slot);
-}
-
-Answer answer_of(Status status, std::string_view reason = {}) {
-  Answer answer;
-  answer.reply.status = status;
-  reason.copy(answer.reply.reason.data(), answer.reply.reason.size() - 1);
-  return answer;
 }
 
 /// A descriptor that came with a request becomes a new opening of the same file: its locks and
@@ -111,17 +105,6 @@ vmm::QemuMemory memory_of(MachineStart start) {
       return vmm::QemuMemory::restored;
   }
   return vmm::QemuMemory::own;
-}
-
-std::string key_of_file(std::string const& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) return path + " absent\n";
-  return fmt::format("{} {}:{} {}.{}\n",
-                     path,
-                     info.st_dev,
-                     info.st_ino,
-                     info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
 }
 
 }  // namespace
@@ -422,16 +405,8 @@ base::Result<void> Host::refresh_view(bool kvm) {
                    key_of_file(kernel) + key_of_file(initrd);
   if (view_ && key == view_key_) return {};
   for (auto const& file : {kernel, initrd}) {
-    struct stat info{};
-    if (::stat(file.c_str(), &info) != 0)
-      return base::fail_errno("find the guest's kernel and initramfs", file);
-    // What every guest runs must not be exchangeable by anybody but root.
-    if (info.st_uid != 0 || (info.st_mode & 022) != 0) {
-      return base::fail(
-          base::Code::denied,
-          "the guest's kernel and initramfs must belong to root, writable by nobody else",
-          file);
-    }
+    auto trusted = check_guest_file(file);
+    if (!trusted) return base::passing(trusted);
   }
   auto parts = files_of_qemu();
   if (!parts) return base::passing(parts);
