@@ -66,6 +66,15 @@ void log_failure(std::string const& request_id, Route const* route, base::Error 
                     {"detail", error.detail()}});
 }
 
+constexpr std::string_view interrupted =
+    "the first request with this Idempotency-Key was interrupted and its outcome is unknown; look, "
+    "then use a new key";
+
+/// A full host or project refuses before it begins anything.
+bool says_nothing(Code code) {
+  return code == Code::internal || (base::may_retry(code) && code != Code::exhausted);
+}
+
 /// Messages repeat what a client sent, and an error that is not valid JSON helps nobody.
 std::string as_utf8(std::string text) {
   if (domain::is_utf8(text)) return text;
@@ -210,7 +219,8 @@ async::Task<Reply> Front::answer(Exchange& exchange) {
                              {},
                              {},
                              {},
-                             exchange.extra});
+                             exchange.extra,
+                             false});
   auto& call = *exchange.call;
   auto admitted = co_await admit(exchange);
   if (!admitted) co_return base::passing(admitted);
@@ -309,9 +319,7 @@ async::Task<Reply> Front::run_once(Exchange& exchange) {
       co_return base::fail(Code::conflict,
                            "Idempotency-Key: it was used for another request; choose a new one");
     case Outcome::interrupted:
-      co_return base::fail(Code::conflict,
-                           "the first request with this Idempotency-Key was interrupted and its "
-                           "outcome is unknown; look, then use a new key");
+      co_return base::fail(Code::conflict, std::string(interrupted));
   }
   exchange.claimed = true;
   auto reply = co_await run_handler(exchange);
@@ -324,7 +332,7 @@ async::Task<Reply> Front::run_handler(Exchange& exchange) {
   return exchange.match.route->handler(*exchange.call);
 }
 
-/// Errors that a repeat may turn into success are not kept.
+/// Errors that a repeat may turn into success are not kept, unless it could do something twice.
 asio::awaitable<void> Front::keep_answer(Exchange& exchange, base::Result<Reply> const& reply) {
   auto const& call = *exchange.call;
   exchange.claimed = false;
@@ -336,6 +344,11 @@ asio::awaitable<void> Front::keep_answer(Exchange& exchange, base::Result<Reply>
                                               reply->status,
                                               reply->kept_body.value_or(reply->body),
                                               deadline);
+  } else if (!reply && call.may_have_happened && says_nothing(reply.error().code())) {
+    auto const rendered = render_error(
+        exchange.dialect, {Code::conflict, std::string(interrupted)}, exchange.request_id);
+    kept = co_await store_.idempotency.finish(
+        call.owner.project_id, call.idempotency_key, rendered.status, rendered.body, deadline);
   } else if (!reply && !base::may_retry(reply.error().code()) &&
              reply.error().code() != Code::internal) {
     auto const rendered = render_error(exchange.dialect, reply.error(), exchange.request_id);

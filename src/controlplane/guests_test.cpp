@@ -61,6 +61,35 @@ TEST(Commands, StartWaitAndCollect) {
   });
 }
 
+TEST(Commands, OneWhoseAnswerWasLostIsNotStartedOnceMoreByARepeat) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const id = co_await bench.sandbox();
+    Bench::Ask ask;
+    ask.method = "POST";
+    ask.target = "/v1/sandboxes/" + id + "/commands?wait=10";
+    ask.body = R"({"argv":["/bin/pay"]})";
+    ask.headers.add("Idempotency-Key", "once");
+    bench.guest.cut = true;
+    auto const lost = co_await bench.ask(ask);
+    EXPECT_EQ(lost.status, 503) << lost.text;
+    auto const starts = bench.guest.calls.size();
+    bench.guest.cut = false;
+    auto const again = co_await bench.ask(ask);
+    EXPECT_EQ(again.status, 409);
+    EXPECT_THAT(again.str("message"), HasSubstr("outcome is unknown"));
+    EXPECT_EQ(bench.guest.calls.size(), starts) << "it was started again";
+    // What was refused before it began may be asked again.
+    ask.headers.set("Idempotency-Key", "refused");
+    bench.guest.end_error = R"({"code":"resource_exhausted","message":"512 commands run already"})";
+    bench.guest.raw = frame(2, "{\"error\":" + bench.guest.end_error + "}");
+    auto const refused = co_await bench.ask(ask);
+    EXPECT_EQ(refused.status, 429) << refused.text;
+    auto const repeated = co_await bench.ask(ask);
+    EXPECT_EQ(repeated.status, 429);
+    EXPECT_EQ(bench.guest.calls.size(), starts + 2);
+  });
+}
+
 TEST(Commands, AGuestMayLie) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const id = co_await bench.sandbox();

@@ -298,6 +298,7 @@ async::Task<Reply> Native::start_command(Call& call) {
   if (!body) co_return base::passing(body);
   auto const tag = base::make_short_id('c');
   auto const sandbox = target->sandbox;
+  call.may_have_happened = true;
   auto stream = co_await guests_.stream(std::move(*target), start_call(*body, tag), call.deadline);
   if (!stream) co_return base::passing(stream);
   auto starting = next_of(**stream);
@@ -546,6 +547,7 @@ async::Task<Reply> Native::write_command_stdin(Call& call) {
   if (!selector) co_return base::passing(selector);
   if (auto ok = call.allow_query({}); !ok) co_return base::passing(ok);
   auto const bytes = base::base64_of(call.body);
+  call.may_have_happened = true;
   base::Result<json::object> answer;
   // Only the agent knows whether it has a terminal.
   for (auto const* kind : {"stdin", "pty"}) {

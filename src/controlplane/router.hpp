@@ -49,6 +49,9 @@ struct Call {
   std::string idempotency_key;  // "" when there is none
   base::Deadline deadline;      // for everything but waiting and streaming
   http::Headers extra_headers;  // for a head that the handler writes itself (streams)
+  /// Set by a handler before it asks for what must not happen twice: from then on an error does not
+  /// tell whether it did, and a repeat with the same Idempotency-Key is refused.
+  bool may_have_happened = false;
 
   /// A parameter of the pattern; must exist.
   std::string const& param(std::string_view name) const;
