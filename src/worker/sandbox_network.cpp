@@ -14,12 +14,8 @@ void Sandbox::begin_network(bool adopt) {
     return tell_agent(std::move(changes));
   };
   gateway_ = std::make_shared<GatewayLink>(
-      GatewayHost{host_.executor,
-                  host_.config,
-                  host_.hostd,
-                  host_.audit,
-                  host_.broker,
-                  host_.reflections},
+      GatewayHost{
+          host_.executor, host_.config, host_.hostd, host_.audit, host_.broker, host_.reflections},
       GatewayLink::Wanted{
           entry_.sandbox, entry_.epoch, entry_.slot, entry_.policy, entry_.credentials},
       std::move(tell_guest));

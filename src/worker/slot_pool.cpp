@@ -67,6 +67,7 @@ async::Task<std::uint32_t> SlotPool::take() {
     if (ended == async::Ended::cancelled && taken) {
       states_[*taken] = State::free;
       made_[*taken] = false;
+      taken.reset();  // whoever goes on after a cancellation must not think that it is his
       changed_.notify_all();
     }
   }

@@ -96,6 +96,8 @@ async::Task<wire::WorkerSandbox> Worker::start(wire::StartSandbox request) {
     auto room = co_await make_room(request);
     if (!room) co_return std::unexpected(std::move(room.error()));
     if (auto const same = find(request.sandbox)) co_return co_await outcome_of(same);
+    // Asked again: the drain may have begun, and listed what is here, while this one waited.
+    if (draining_) co_return base::fail(base::Code::unavailable, "this host is being drained");
     auto placed = place(request, *accelerator, received);
     if (placed) co_return co_await outcome_of(std::move(*placed));
     bool const full = placed.error().code() == base::Code::exhausted;
@@ -130,7 +132,8 @@ base::Result<std::shared_ptr<Sandbox>> Worker::place(wire::StartSandbox const& r
   MachineShape const shape{
       request.build, accelerator, request.vcpus, request.memory_mib, request.disk_mib};
   // A template that was removed is found missing by a start from nothing.
-  bool const ahead = !request.cold && request.from_snapshot.empty() && host_.disks.image_mib(request.build) > 0;
+  bool const ahead =
+      !request.cold && request.from_snapshot.empty() && host_.disks.image_mib(request.build) > 0;
   if (auto const warm = ahead ? find_warm(shape) : nullptr) {
     auto room = host_.disks.has_room(request.disk_mib, host_.pool_headroom_mib);
     if (!room) return std::unexpected(std::move(room.error()));
@@ -302,8 +305,7 @@ async::Task<void> Worker::prove_firecracker(std::string build) {
   auto outcome = co_await boot_to_prove(std::move(build), &tried);
   host_.driver.use(outcome ? vmm::Engine::firecracker : vmm::Engine::qemu);
   if (!outcome && !tried) co_return base::passing(outcome, "prove Firecracker by a boot");
-  if (outcome)
-    co_return host_.engine.record(true, "Firecracker, under which a guest has booted");
+  if (outcome) co_return host_.engine.record(true, "Firecracker, under which a guest has booted");
   auto const why = outcome.error().message();
   base::log::warn("firecracker_not_usable", {{"what", why}, {"detail", outcome.error().detail()}});
   co_return host_.engine.record(

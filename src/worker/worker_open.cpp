@@ -92,19 +92,18 @@ async::Task<void> Worker::open_files() {
   auto journal = host_.journal.open();
   if (!journal) co_return journal;
   draining_ = ::access(drain_file().c_str(), F_OK) == 0;
-  auto files = co_await async::blocking([pool = host_.disks,
-                                         suspended = host_.suspended,
-                                         snapshots = host_.snapshots]() mutable {
-    Files found;
-    found.method = pool.open();
-    found.saved = suspended.open();
-    if (found.saved) found.saved = snapshots.open();
-    found.suspended = std::move(suspended);
-    found.snapshots = std::move(snapshots);
-    found.space = pool.space();
-    found.tsc_khz = vmm::measure_tsc_khz();
-    return std::pair(pool, std::move(found));
-  });
+  auto files = co_await async::blocking(
+      [pool = host_.disks, suspended = host_.suspended, snapshots = host_.snapshots]() mutable {
+        Files found;
+        found.method = pool.open();
+        found.saved = suspended.open();
+        if (found.saved) found.saved = snapshots.open();
+        found.suspended = std::move(suspended);
+        found.snapshots = std::move(snapshots);
+        found.space = pool.space();
+        found.tsc_khz = vmm::measure_tsc_khz();
+        return std::pair(pool, std::move(found));
+      });
   auto& [pool, found] = files;
   if (!found.method) co_return base::passing(found.method, "open the pool");
   if (!found.space) co_return base::passing(found.space, "open the pool");
