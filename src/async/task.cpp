@@ -3,6 +3,9 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 
+#include <deque>
+#include <list>
+
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -17,9 +20,6 @@
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include <deque>
-#include <list>
-
 namespace async {
 namespace {
 
@@ -31,7 +31,8 @@ std::string what_of(std::exception_ptr const& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (boost::system::system_error const& error) {
-    return error.code() == asio::error::operation_aborted ? std::string() : std::string(error.what());
+    return error.code() == asio::error::operation_aborted ? std::string()
+                                                          : std::string(error.what());
   } catch (std::exception const& error) {
     return error.what();
   } catch (...) {
@@ -44,8 +45,8 @@ std::string what_of(std::exception_ptr const& thrown) {
 asio::awaitable<Ended> run_until(base::Deadline deadline, asio::awaitable<void> op) {
   auto executor = co_await asio::this_coro::executor;
   asio::steady_timer timer(executor, deadline);
-  auto group = asio::experimental::make_parallel_group(asio::co_spawn(executor, std::move(op), asio::deferred),
-                                                       timer.async_wait(asio::deferred));
+  auto group = asio::experimental::make_parallel_group(
+      asio::co_spawn(executor, std::move(op), asio::deferred), timer.async_wait(asio::deferred));
   auto const throws = co_await asio::this_coro::throw_if_cancelled();
   co_await asio::this_coro::throw_if_cancelled(false);
   auto [order, thrown, timer_error] =
@@ -60,8 +61,9 @@ asio::awaitable<Ended> run_until(base::Deadline deadline, asio::awaitable<void> 
 
 asio::awaitable<First> race(asio::awaitable<void> left, asio::awaitable<void> right) {
   auto executor = co_await asio::this_coro::executor;
-  auto group = asio::experimental::make_parallel_group(asio::co_spawn(executor, std::move(left), asio::deferred),
-                                                       asio::co_spawn(executor, std::move(right), asio::deferred));
+  auto group = asio::experimental::make_parallel_group(
+      asio::co_spawn(executor, std::move(left), asio::deferred),
+      asio::co_spawn(executor, std::move(right), asio::deferred));
   auto [order, left_thrown, right_thrown] =
       co_await std::move(group).async_wait(asio::experimental::wait_for_one(), asio::use_awaitable);
   if (order[0] == 0 && left_thrown) std::rethrow_exception(left_thrown);
@@ -80,15 +82,22 @@ asio::awaitable<void> sleep_until(base::Deadline deadline) {
 }
 
 struct Signal::Impl {
-  explicit Impl(asio::any_io_executor executor) : timer(std::move(executor), base::Deadline::max()) {}
+  explicit Impl(asio::any_io_executor executor)
+      : timer(std::move(executor), base::Deadline::max()) {}
+
   asio::steady_timer timer;
 };
 
-Signal::Signal(asio::any_io_executor executor) : impl_(std::make_shared<Impl>(std::move(executor))) {}
+Signal::Signal(asio::any_io_executor executor)
+    : impl_(std::make_shared<Impl>(std::move(executor))) {}
 
-Signal::~Signal() { notify_all(); }
+Signal::~Signal() {
+  notify_all();
+}
 
-void Signal::notify_all() noexcept { impl_->timer.cancel(); }
+void Signal::notify_all() noexcept {
+  impl_->timer.cancel();
+}
 
 asio::awaitable<void> Signal::wait() {
   auto const impl = impl_;
@@ -100,18 +109,22 @@ asio::awaitable<void> Signal::wait() {
 
 struct TaskGroup::Impl {
   explicit Impl(asio::any_io_executor on) : executor(on), idle(on, base::Deadline::max()) {}
+
   asio::any_io_executor executor;
   asio::steady_timer idle;  // cancelled when the last child ends
   std::list<asio::cancellation_signal> running;
 };
 
-TaskGroup::TaskGroup(asio::any_io_executor executor) : impl_(std::make_shared<Impl>(std::move(executor))) {}
+TaskGroup::TaskGroup(asio::any_io_executor executor)
+    : impl_(std::make_shared<Impl>(std::move(executor))) {}
 
 TaskGroup::~TaskGroup() {
   SPACE_ASSERT(impl_->running.empty(), "the owner awaits cancel() and join() before it dies");
 }
 
-std::size_t TaskGroup::running() const noexcept { return impl_->running.size(); }
+std::size_t TaskGroup::running() const noexcept {
+  return impl_->running.size();
+}
 
 void TaskGroup::spawn(std::string_view name, asio::awaitable<void> child) {
   auto impl = impl_;
@@ -124,12 +137,15 @@ void TaskGroup::spawn(std::string_view name, asio::awaitable<void> child) {
     }
     if (impl->running.empty()) impl->idle.cancel();
   };
-  asio::co_spawn(impl->executor, std::move(child), asio::bind_cancellation_slot(it->slot(), std::move(on_end)));
+  asio::co_spawn(impl->executor,
+                 std::move(child),
+                 asio::bind_cancellation_slot(it->slot(), std::move(on_end)));
 }
 
 void TaskGroup::cancel() noexcept {
   // emit() may end a child at once, which erases it from the list.
-  for (auto it = impl_->running.begin(); it != impl_->running.end();) (it++)->emit(asio::cancellation_type::terminal);
+  for (auto it = impl_->running.begin(); it != impl_->running.end();)
+    (it++)->emit(asio::cancellation_type::terminal);
 }
 
 asio::awaitable<void> TaskGroup::join() {
@@ -143,7 +159,8 @@ asio::awaitable<void> TaskGroup::join() {
     if (impl->running.empty()) break;
     boost::system::error_code ignored;
     if (is_cancelled(state)) {
-      // The coroutine's own slot has fired already: a plain wait would end at once, so wait in turns.
+      // The coroutine's own slot has fired already: a plain wait would end at once, so wait in
+      // turns.
       asio::steady_timer pause(impl->executor, std::chrono::milliseconds(1));
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     } else {
@@ -155,12 +172,14 @@ asio::awaitable<void> TaskGroup::join() {
 
 struct Turnstile::Impl {
   explicit Impl(asio::any_io_executor on) : executor(std::move(on)) {}
+
   asio::any_io_executor executor;
   bool taken = false;
   std::deque<asio::steady_timer*> waiting;
 };
 
-Turnstile::Turnstile(asio::any_io_executor executor) : impl_(std::make_shared<Impl>(std::move(executor))) {}
+Turnstile::Turnstile(asio::any_io_executor executor)
+    : impl_(std::make_shared<Impl>(std::move(executor))) {}
 
 Turnstile::~Turnstile() = default;
 
@@ -212,12 +231,15 @@ asio::awaitable<void> run_blocking(std::function<void()> call) {
   auto executor = co_await asio::this_coro::executor;
   auto const throws = co_await asio::this_coro::throw_if_cancelled();
   co_await asio::this_coro::throw_if_cancelled(false);
+
   struct Shared {
     explicit Shared(asio::any_io_executor const& on) : done(on, base::Deadline::max()) {}
+
     asio::steady_timer done;
     bool ended = false;
     std::exception_ptr thrown;
   };
+
   auto shared = std::make_shared<Shared>(executor);
   asio::post(blocking_pool(), [shared, executor, call = std::move(call)]() mutable {
     try {
@@ -225,8 +247,8 @@ asio::awaitable<void> run_blocking(std::function<void()> call) {
     } catch (...) {
       shared->thrown = std::current_exception();
     }
-    // Nothing of the loop may be left in this thread: the loop can be gone before the thread gets here again,
-    // and the timer in `shared` belongs to it.
+    // Nothing of the loop may be left in this thread: the loop can be gone before the thread gets
+    // here again, and the timer in `shared` belongs to it.
     call = nullptr;
     asio::post(executor, [shared = std::move(shared)] {
       shared->ended = true;

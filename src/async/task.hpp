@@ -3,45 +3,44 @@
 #include "base/clock.hpp"
 #include "base/result.hpp"
 
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/awaitable.hpp>
-
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 
-/// The only folder in which co_spawn, timers and parallel groups are instantiated (they cost seconds
-/// of compile time per file, and detached work is forbidden).
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+
+/// The only folder in which co_spawn, timers and parallel groups are instantiated (they cost
+/// seconds of compile time per file, and detached work is forbidden).
 namespace async {
 
 namespace asio = boost::asio;
 
 /// Lazy, awaited exactly once. Parameters of coroutines are values; `this` must outlive the await.
-template <class T>
-using Task = asio::awaitable<base::Result<T>>;
+template <class T> using Task = asio::awaitable<base::Result<T>>;
 
 enum class Ended : std::uint8_t { finished, deadline, cancelled };
 
-/// Runs `op` until it ends or `deadline` passes; in the second case `op` is cancelled (terminal) and has
-/// unwound when this returns. An exception of `op` is rethrown.
+/// Runs `op` until it ends or `deadline` passes; in the second case `op` is cancelled (terminal)
+/// and has unwound when this returns. An exception of `op` is rethrown.
 asio::awaitable<Ended> run_until(base::Deadline deadline, asio::awaitable<void> op);
 
 namespace detail {
-template <class T>
-asio::awaitable<void> store(std::optional<base::Result<T>>* out, Task<T> op) {
+template <class T> asio::awaitable<void> store(std::optional<base::Result<T>>* out, Task<T> op) {
   out->emplace(co_await std::move(op));
 }
 }  // namespace detail
 
 /// `op`'s result, or deadline_exceeded, or cancelled when the caller itself was cancelled.
-template <class T>
-Task<T> with_deadline(base::Deadline deadline, Task<T> op) {
+template <class T> Task<T> with_deadline(base::Deadline deadline, Task<T> op) {
   std::optional<base::Result<T>> out;
   auto running = detail::store(&out, std::move(op));
   auto const ended = co_await run_until(deadline, std::move(running));
-  if (ended == Ended::cancelled) co_return base::fail(base::Code::cancelled, "the caller went away");
-  if (ended == Ended::deadline || !out) co_return base::fail(base::Code::deadline_exceeded, "no answer in time");
+  if (ended == Ended::cancelled)
+    co_return base::fail(base::Code::cancelled, "the caller went away");
+  if (ended == Ended::deadline || !out)
+    co_return base::fail(base::Code::deadline_exceeded, "no answer in time");
   co_return std::move(*out);
 }
 
@@ -79,7 +78,8 @@ class TaskGroup {
   TaskGroup& operator=(TaskGroup const&) = delete;
   ~TaskGroup();
 
-  /// An exception that leaves a child (other than by cancellation) is logged with `name`; the others go on.
+  /// An exception that leaves a child (other than by cancellation) is logged with `name`; the
+  /// others go on.
   void spawn(std::string_view name, asio::awaitable<void> child);
   /// Asks all children to end (terminal cancellation). join() waits for it.
   void cancel() noexcept;
@@ -91,8 +91,8 @@ class TaskGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-/// One queue of turns: whoever holds the Turn is alone until it goes out of scope. For the mutations of
-/// one sandbox. Fair: first come, first served.
+/// One queue of turns: whoever holds the Turn is alone until it goes out of scope. For the
+/// mutations of one sandbox. Fair: first come, first served.
 class Turnstile {
  public:
   explicit Turnstile(asio::any_io_executor executor);
@@ -101,12 +101,15 @@ class Turnstile {
   class [[nodiscard]] Turn {
    public:
     Turn(Turn&& from) noexcept : owner_(std::exchange(from.owner_, nullptr)) {}
+
     Turn& operator=(Turn&&) = delete;
     ~Turn();
 
    private:
     friend class Turnstile;
+
     explicit Turn(std::shared_ptr<void> owner) : owner_(std::move(owner)) {}
+
     std::shared_ptr<void> owner_;
   };
 
@@ -118,20 +121,19 @@ class Turnstile {
 };
 
 /// Runs a blocking call (file sync, fork-and-wait, PQcancel) on the process's small thread pool and
-/// resumes here with its result. `call` must not touch anything of the loop's thread without its own
-/// copy. Not cancellable: when cancelled, waits for the call to end. Never abandons it.
+/// resumes here with its result. `call` must not touch anything of the loop's thread without its
+/// own copy. Not cancellable: when cancelled, waits for the call to end. Never abandons it.
 asio::awaitable<void> run_blocking(std::function<void()> call);
 
-template <class F>
-auto blocking(F call) -> asio::awaitable<std::invoke_result_t<F>> {
+template <class F> auto blocking(F call) -> asio::awaitable<std::invoke_result_t<F>> {
   std::optional<std::invoke_result_t<F>> out;
   std::function<void()> wrapped = [&] { out.emplace(call()); };
   co_await run_blocking(std::move(wrapped));
   co_return std::move(*out);
 }
 
-/// Runs `main` on a fresh one-threaded loop until it returns, and gives its value as exit code. SIGINT and
-/// SIGTERM cancel it (terminal). What `main` started must be joined by then.
+/// Runs `main` on a fresh one-threaded loop until it returns, and gives its value as exit code.
+/// SIGINT and SIGTERM cancel it (terminal). What `main` started must be joined by then.
 int run_main(std::function<asio::awaitable<int>()> main);
 
 }  // namespace async

@@ -12,8 +12,10 @@ using namespace std::chrono_literals;
 Task<int> answer_after(std::chrono::milliseconds delay, int* unwound) {
   struct Count {
     int* n;
+
     ~Count() { ++*n; }
   } const count{unwound};
+
   co_await sleep_for(delay);
   co_return 42;
 }
@@ -21,7 +23,8 @@ Task<int> answer_after(std::chrono::milliseconds delay, int* unwound) {
 TEST(WithDeadline, GivesTheResultWhenInTime) {
   run_test([]() -> asio::awaitable<void> {
     int unwound = 0;
-    auto const result = co_await with_deadline(base::system_clock().in(5s), answer_after(1ms, &unwound));
+    auto const result =
+        co_await with_deadline(base::system_clock().in(5s), answer_after(1ms, &unwound));
     EXPECT_EQ(result.value_or(0), 42);
   });
 }
@@ -29,7 +32,8 @@ TEST(WithDeadline, GivesTheResultWhenInTime) {
 TEST(WithDeadline, UnwindsTheLoserBeforeItReturns) {
   run_test([]() -> asio::awaitable<void> {
     int unwound = 0;
-    auto const result = co_await with_deadline(base::system_clock().in(5ms), answer_after(20s, &unwound));
+    auto const result =
+        co_await with_deadline(base::system_clock().in(5ms), answer_after(20s, &unwound));
     EXPECT_FALSE(result);
     EXPECT_EQ(result.error().code(), base::Code::deadline_exceeded);
     EXPECT_EQ(unwound, 1);
@@ -68,7 +72,8 @@ TEST(Turnstile, LetsOneInAtATimeInOrder) {
     Turnstile stile(executor);
     std::vector<int> order;
     TaskGroup group(executor);
-    for (int i = 0; i < 3; ++i) group.spawn("turn", take_turn(&stile, &order, i));
+    for (int i = 0; i < 3; ++i)
+      group.spawn("turn", take_turn(&stile, &order, i));
     co_await group.join();
     EXPECT_EQ(order, (std::vector<int>{0, 0, 1, 1, 2, 2}));
   });

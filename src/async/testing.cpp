@@ -1,9 +1,9 @@
 #include "async/testing.hpp"
 
+#include <stdexcept>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-
-#include <stdexcept>
 
 namespace async {
 

@@ -3,10 +3,10 @@
 #include "base/result.hpp"
 #include "base/secret.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cerrno>
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace base {
 namespace {
@@ -39,7 +39,8 @@ TEST(ShortId, AreDistinctAndFitADnsLabel) {
     EXPECT_TRUE(is_short_id('i', id)) << id;
     EXPECT_TRUE(seen.insert(id).second);
   }
-  for (auto const* bad : {"", "i", "i../../etc/passwd00000", "I00000000000000000000", "i0000000000000000000-"})
+  for (auto const* bad :
+       {"", "i", "i../../etc/passwd00000", "I00000000000000000000", "i0000000000000000000-"})
     EXPECT_FALSE(SandboxId::parse(bad)) << bad;
 }
 

@@ -1,8 +1,8 @@
 #include "base/clock.hpp"
 
-#include <fmt/format.h>
-
 #include <ctime>
+
+#include <fmt/format.h>
 
 namespace base {
 namespace {
@@ -10,6 +10,7 @@ namespace {
 class SystemClock final : public Clock {
  public:
   SteadyTime steady_now() const override { return std::chrono::steady_clock::now(); }
+
   WallTime wall_now() const override { return std::chrono::system_clock::now(); }
 };
 
@@ -26,8 +27,14 @@ std::string to_rfc3339(WallTime time) {
   std::time_t const whole = seconds.count();
   tm parts{};
   gmtime_r(&whole, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, (micros - seconds).count());
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+                     parts.tm_year + 1900,
+                     parts.tm_mon + 1,
+                     parts.tm_mday,
+                     parts.tm_hour,
+                     parts.tm_min,
+                     parts.tm_sec,
+                     (micros - seconds).count());
 }
 
 }  // namespace base

@@ -8,7 +8,8 @@ namespace base {
 using SteadyTime = std::chrono::steady_clock::time_point;
 using WallTime = std::chrono::system_clock::time_point;
 
-/// "When", not "how long": converted once at the edge, then passed on. May be shortened, never extended.
+/// "When", not "how long": converted once at the edge, then passed on. May be shortened, never
+/// extended.
 using Deadline = SteadyTime;
 
 /// The only place that reads time. Rules take a Clock&; tests give a ManualClock.
@@ -27,7 +28,9 @@ Clock const& system_clock();
 class ManualClock final : public Clock {
  public:
   SteadyTime steady_now() const override { return steady_; }
+
   WallTime wall_now() const override { return wall_; }
+
   void advance(std::chrono::milliseconds by) {
     steady_ += by;
     wall_ += by;

@@ -35,7 +35,9 @@ Row const& row_of(Code code) noexcept {
 
 }  // namespace
 
-std::string_view name_of(Code code) noexcept { return row_of(code).name; }
+std::string_view name_of(Code code) noexcept {
+  return row_of(code).name;
+}
 
 Code code_named(std::string_view name) noexcept {
   for (auto const& row : rows)
@@ -43,7 +45,9 @@ Code code_named(std::string_view name) noexcept {
   return Code::internal;
 }
 
-int http_status_of(Code code) noexcept { return row_of(code).http_status; }
+int http_status_of(Code code) noexcept {
+  return row_of(code).http_status;
+}
 
 Code code_of_http_status(int status) noexcept {
   for (auto const& row : rows)
@@ -52,8 +56,12 @@ Code code_of_http_status(int status) noexcept {
   return status >= 400 && status < 500 ? Code::invalid_argument : Code::internal;
 }
 
-int exit_code_of(Code code) noexcept { return row_of(code).exit_code; }
+int exit_code_of(Code code) noexcept {
+  return row_of(code).exit_code;
+}
 
-bool may_retry(Code code) noexcept { return row_of(code).retry; }
+bool may_retry(Code code) noexcept {
+  return row_of(code).retry;
+}
 
 }  // namespace base

@@ -1,15 +1,16 @@
 #include "base/fault.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
 
 namespace base {
 namespace {
@@ -19,7 +20,8 @@ char const* fault_file() noexcept {
   return path;
 }
 
-/// Takes the first line for `point` out of the file, "" when there is none. Locked: several processes share it.
+/// Takes the first line for `point` out of the file, "" when there is none. Locked: several
+/// processes share it.
 std::string take_line(char const* point) {
   int const fd = ::open(fault_file(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return {};
@@ -34,7 +36,8 @@ std::string take_line(char const* point) {
       if (text.compare(at, wanted.size(), wanted) == 0) {
         taken = text.substr(at, end - at);
         text.erase(at, end - at + 1);
-        if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) < 0) std::perror("fault file");
+        if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) < 0)
+          std::perror("fault file");
         break;
       }
       at = end + 1;
@@ -54,9 +57,11 @@ bool fault_point(char const* point) noexcept {
     auto const action = line.substr(std::string(point).size() + 1);
     if (action == "kill") {
       ::raise(SIGKILL);
-      ::_exit(137);  // PID 1, which the kernel does not let be killed by a signal of its own machine
+      ::_exit(
+          137);  // PID 1, which the kernel does not let be killed by a signal of its own machine
     }
-    if (action.starts_with("delay ")) ::poll(nullptr, 0, std::atoi(action.c_str() + 6));  // NOLINT(cert-err34-c)
+    if (action.starts_with("delay "))
+      ::poll(nullptr, 0, std::atoi(action.c_str() + 6));  // NOLINT(cert-err34-c)
     return action == "fail";
   } catch (...) {
     return false;

@@ -13,8 +13,7 @@ namespace {
 
 constexpr std::size_t short_id_length = 20;
 
-template <std::size_t n>
-std::array<unsigned char, n> random_bytes() {
+template <std::size_t n> std::array<unsigned char, n> random_bytes() {
   std::array<unsigned char, n> bytes{};
   auto const got = ::getrandom(bytes.data(), bytes.size(), 0);
   SPACE_ASSERT(got == static_cast<ssize_t>(n), "getrandom of less than 257 bytes is never short");
@@ -44,9 +43,12 @@ bool is_short_id(char kind, std::string_view text) noexcept {
 
 std::string make_uuid7() {
   auto bytes = random_bytes<16>();
-  auto const millis = static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(system_clock().wall_now().time_since_epoch()).count());
-  for (std::size_t i = 0; i < 6; ++i) bytes.at(i) = static_cast<unsigned char>(millis >> (8 * (5 - i)));
+  auto const millis =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                     system_clock().wall_now().time_since_epoch())
+                                     .count());
+  for (std::size_t i = 0; i < 6; ++i)
+    bytes.at(i) = static_cast<unsigned char>(millis >> (8 * (5 - i)));
   bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x70);
   bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
   std::string text;

@@ -16,16 +16,24 @@ enum class Level : std::uint8_t { debug, info, warn, error };
 /// A typed value of a field. Numbers stay numbers.
 class Value {
  public:
-  Value(std::string_view text) : text_(text), quoted_(true) {}            // NOLINT(google-explicit-constructor)
-  Value(std::string const& text) : text_(text), quoted_(true) {}          // NOLINT(google-explicit-constructor)
-  Value(char const* text) : text_(text), quoted_(true) {}                 // NOLINT(google-explicit-constructor)
-  Value(bool yes) : text_(yes ? "true" : "false") {}                      // NOLINT(google-explicit-constructor)
+  Value(std::string_view text)
+      : text_(text), quoted_(true) {}  // NOLINT(google-explicit-constructor)
+
+  Value(std::string const& text)
+      : text_(text), quoted_(true) {}  // NOLINT(google-explicit-constructor)
+
+  Value(char const* text) : text_(text), quoted_(true) {}  // NOLINT(google-explicit-constructor)
+
+  Value(bool yes) : text_(yes ? "true" : "false") {}  // NOLINT(google-explicit-constructor)
+
   template <std::integral T>
-  Value(T number) : text_(std::to_string(number)) {}                      // NOLINT(google-explicit-constructor)
+  Value(T number) : text_(std::to_string(number)) {}  // NOLINT(google-explicit-constructor)
+
   template <std::floating_point T>
-  Value(T number) : text_(std::to_string(number)) {}                      // NOLINT(google-explicit-constructor)
+  Value(T number) : text_(std::to_string(number)) {}  // NOLINT(google-explicit-constructor)
 
   std::string const& text() const noexcept { return text_; }
+
   bool quoted() const noexcept { return quoted_; }
 
  private:
@@ -44,9 +52,20 @@ using Fields = std::initializer_list<Field>;
 void configure(std::string_view program, Level least);
 void write(Level level, std::string_view event, Fields fields);
 
-inline void debug(std::string_view event, Fields fields = {}) { write(Level::debug, event, fields); }
-inline void info(std::string_view event, Fields fields = {}) { write(Level::info, event, fields); }
-inline void warn(std::string_view event, Fields fields = {}) { write(Level::warn, event, fields); }
-inline void error(std::string_view event, Fields fields = {}) { write(Level::error, event, fields); }
+inline void debug(std::string_view event, Fields fields = {}) {
+  write(Level::debug, event, fields);
+}
+
+inline void info(std::string_view event, Fields fields = {}) {
+  write(Level::info, event, fields);
+}
+
+inline void warn(std::string_view event, Fields fields = {}) {
+  write(Level::warn, event, fields);
+}
+
+inline void error(std::string_view event, Fields fields = {}) {
+  write(Level::error, event, fields);
+}
 
 }  // namespace base::log

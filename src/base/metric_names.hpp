@@ -4,11 +4,14 @@
 
 #include <array>
 
-/// Every metric of the platform. docs/guide/metrics.md is the same table for people; a test compares them.
+/// Every metric of the platform. docs/guide/metrics.md is the same table for people; a test
+/// compares them.
 namespace base::metric {
 
-inline constexpr std::array quick{5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2};
-inline constexpr std::array slow{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0};
+inline constexpr std::array quick{
+    5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2};
+inline constexpr std::array slow{
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0};
 
 using enum MetricKind;
 using enum MetricTeller;
@@ -55,12 +58,40 @@ inline constexpr Metric api_started{"space_api_start_time_seconds", gauge, api, 
 inline constexpr Metric samples_refused{"space_metric_samples_refused_total", counter, api, "", "Samples of workers that were no metric of this table"};
 // clang-format on
 
-inline constexpr std::array<Metric const*, 35> all{
-    &egress_flows, &egress_requests, &egress_bytes, &dns_queries, &tls_handshakes, &mint_seconds, &decision_seconds,
-    &upstream_connect_seconds, &upstream_failures, &budget_hits, &credential_injections, &scrub_hits,
-    &credential_quarantines, &policy_apply_seconds, &gateway_restarts, &networks_off, &audit_gaps, &audit_waiting,
-    &start_seconds, &start_failures, &change_seconds, &change_failures, &ends, &sandboxes, &worker_started, &node_up,
-    &node_draining, &node_memory, &node_disk, &node_vcpus, &node_slots, &warm_machines, &api_requests, &api_started,
-    &samples_refused};
+inline constexpr std::array<Metric const*, 35> all{&egress_flows,
+                                                   &egress_requests,
+                                                   &egress_bytes,
+                                                   &dns_queries,
+                                                   &tls_handshakes,
+                                                   &mint_seconds,
+                                                   &decision_seconds,
+                                                   &upstream_connect_seconds,
+                                                   &upstream_failures,
+                                                   &budget_hits,
+                                                   &credential_injections,
+                                                   &scrub_hits,
+                                                   &credential_quarantines,
+                                                   &policy_apply_seconds,
+                                                   &gateway_restarts,
+                                                   &networks_off,
+                                                   &audit_gaps,
+                                                   &audit_waiting,
+                                                   &start_seconds,
+                                                   &start_failures,
+                                                   &change_seconds,
+                                                   &change_failures,
+                                                   &ends,
+                                                   &sandboxes,
+                                                   &worker_started,
+                                                   &node_up,
+                                                   &node_draining,
+                                                   &node_memory,
+                                                   &node_disk,
+                                                   &node_vcpus,
+                                                   &node_slots,
+                                                   &warm_machines,
+                                                   &api_requests,
+                                                   &api_started,
+                                                   &samples_refused};
 
 }  // namespace base::metric

@@ -9,23 +9,30 @@ namespace {
 Code code_of_errno(int error_number) noexcept {
   switch (error_number) {
     case ENOENT:
-    case ESRCH: return Code::not_found;
+    case ESRCH:
+      return Code::not_found;
     case EEXIST:
-    case EBUSY: return Code::conflict;
+    case EBUSY:
+      return Code::conflict;
     case EACCES:
-    case EPERM: return Code::denied;
+    case EPERM:
+      return Code::denied;
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return Code::exhausted;
+    case ENOMEM:
+      return Code::exhausted;
     case ECONNREFUSED:
     case ECONNRESET:
     case EPIPE:
     case EHOSTUNREACH:
-    case ENETUNREACH: return Code::unavailable;
-    case ETIMEDOUT: return Code::deadline_exceeded;
-    default: return Code::internal;
+    case ENETUNREACH:
+      return Code::unavailable;
+    case ETIMEDOUT:
+      return Code::deadline_exceeded;
+    default:
+      return Code::internal;
   }
 }
 

@@ -12,7 +12,9 @@ Secret& Secret::operator=(Secret&& from) noexcept {
   return *this;
 }
 
-bool Secret::equals(std::string_view other) const noexcept { return equal_in_constant_time(value_, other); }
+bool Secret::equals(std::string_view other) const noexcept {
+  return equal_in_constant_time(value_, other);
+}
 
 void Secret::wipe() noexcept {
   // The whole capacity: a moved-from short string keeps its bytes in the small buffer.

@@ -10,17 +10,24 @@ namespace base {
 class Secret {
  public:
   Secret() = default;
+
   explicit Secret(std::string value) : value_(std::move(value)) {}
+
   Secret(Secret&& from) noexcept : value_(std::move(from.value_)) { from.wipe(); }
+
   Secret& operator=(Secret&& from) noexcept;
   Secret(Secret const&) = delete;
   Secret& operator=(Secret const&) = delete;
+
   ~Secret() { wipe(); }
 
   bool empty() const noexcept { return value_.empty(); }
+
   /// Constant time in the length of the given text.
   bool equals(std::string_view other) const noexcept;
+
   std::string const& reveal() const noexcept { return value_; }
+
   Secret duplicate() const { return Secret(value_); }
 
  private:

@@ -200,9 +200,10 @@ Finding probe_host_uplink(wire::Config const& config) {
             "sandboxes reach no further than this host does",
             ""};
   Finding finding{.what = name};
-  finding.proof = fmt::format("{} stands, with exactly our rules on both sides, for IPv4 alone; DNS is asked at {}",
-                              plan->link,
-                              fmt::join(plan->resolvers, ", "));
+  finding.proof = fmt::format(
+      "{} stands, with exactly our rules on both sides, for IPv4 alone; DNS is asked at {}",
+      plan->link,
+      fmt::join(plan->resolvers, ", "));
   if (listed({find_program("nft"), "list", "table", "inet", "space_guard"}))
     finding.follows =
         "forwarding was off before: it is on for sandboxes only, everything else stays refused "

@@ -107,7 +107,9 @@ constexpr Example examples[] = {
     {"credential rm", "space credential rm llm-key"},
     {"credential list", "space credential list"},
     {"credential profiles", "space credential profiles"},
-    {"audit verify", "space audit verify\n  space audit verify --checkpoint /mnt/elsewhere/audit\n  space audit verify --dir /srv/copy --node host-1"},
+    {"audit verify",
+     "space audit verify\n  space audit verify --checkpoint /mnt/elsewhere/audit\n  space audit "
+     "verify --dir /srv/copy --node host-1"},
     {"audit accept", "space audit accept host-1"},
     {"audit retain", "space audit retain\n  space audit retain --mib 4096 --days 90"},
     {"template list", "space template list"},

@@ -13,8 +13,8 @@ base::Result<bool> can_reflink(std::string const& directory);
 /// True when something is mounted exactly at `path`.
 bool is_mounted(std::string const& path);
 
-/// How large a loop-mounted pool may get. Pure: `asked` MiB (0 = four fifths of the free space: the image is sparse), at
-/// least 2 GiB, at most what is free.
+/// How large a loop-mounted pool may get. Pure: `asked` MiB (0 = four fifths of the free space: the
+/// image is sparse), at least 2 GiB, at most what is free.
 base::Result<std::uint64_t> plan_pool_mib(std::uint64_t asked_mib, std::uint64_t free_mib);
 
 struct PoolMade {

@@ -277,8 +277,8 @@ void show_way_out(wire::Config const& config) {
   if (way_out.health != Health::ok) fmt::print(stderr, "{}", render({way_out}));
 }
 
-/// What another database's sandboxes left here. A look at it takes the controller some seconds: what
-/// it has not found yet, `space doctor` and its log tell later.
+/// What another database's sandboxes left here. A look at it takes the controller some seconds:
+/// what it has not found yet, `space doctor` and its log tell later.
 void show_unclaimed(wire::Config const& config) {
   auto const found = probe_unclaimed(config);
   if (found.health != Health::ok) fmt::print(stderr, "{}", render({found}));

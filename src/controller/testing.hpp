@@ -51,7 +51,7 @@ class FakeWorker final : public http::Handler {
   std::optional<base::Error> policy_refusal;  // what they are answered with
   /// Those behind a number; this worker has none.
   std::function<wire::AuditCheckpoints(std::uint64_t)> checkpoints;
-  std::string decisions;                      // NDJSON, of every sandbox
+  std::string decisions;  // NDJSON, of every sandbox
 
   http::asio::awaitable<void> handle(http::Request& request,
                                      http::ResponseWriter& response) override;

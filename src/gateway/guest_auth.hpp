@@ -10,8 +10,8 @@ namespace gateway {
 /// src/domain/credential_profiles.json.
 void strip_guest_auth(RequestHead& head);
 
-/// Takes out header fields that make servers behind proxies use another path, host, scheme or method
-/// than the request line says. For requests under rules that look at those.
+/// Takes out header fields that make servers behind proxies use another path, host, scheme or
+/// method than the request line says. For requests under rules that look at those.
 void strip_rewrites(RequestHead& head);
 
 }  // namespace gateway

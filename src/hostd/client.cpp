@@ -55,8 +55,7 @@ base::Result<Received> ask(std::string const& path,
     case Status::altered:
       return base::fail(base::Code::denied, "somebody changed the packet rules", reason);
   }
-  bool const machine =
-      request.action == Action::start_vmm || request.action == Action::attach_vmm;
+  bool const machine = request.action == Action::start_vmm || request.action == Action::attach_vmm;
   if (machine && received.reply.engine == Engine::firecracker) fds_wanted = fds_of_firecracker;
   if (packet->fds.size() != fds_wanted)
     return base::fail(base::Code::internal, "space-hostd sent other descriptors than expected");

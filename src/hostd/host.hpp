@@ -115,8 +115,7 @@ class Host {
     os::Fd changes;  // empty unless there are changed pages
   };
 
-  static base::Result<Files> reopen_files(Machine const& machine,
-                                          Passed const& passed);
+  static base::Result<Files> reopen_files(Machine const& machine, Passed const& passed);
   base::Result<Answer> try_start(Request const& request, Files opened);
   base::Result<void> launch(Request const& request, Files const& opened, int errors);
   base::Result<void> connect_ends(std::uint32_t slot, Answer& answer);

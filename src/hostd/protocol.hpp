@@ -40,9 +40,9 @@ enum class Action : std::uint32_t {
                 // a stopped machine's memory is kept (/proc/PID/pagemap and mem, which tell no
                 // other user)
   renew_broker,  // slot → its gateway has a new connection to the broker; absent while none listens
-  let_through,  // slot, passage → in force: what of the guest's packets may go to its gateway
-  check_rules,  // slot, passage → ok when the slot's packet rules are exactly ours; altered when
-                // somebody changed or flushed them: it is closed then
+  let_through,   // slot, passage → in force: what of the guest's packets may go to its gateway
+  check_rules,   // slot, passage → ok when the slot's packet rules are exactly ours; altered when
+                 // somebody changed or flushed them: it is closed then
   check_uplink,  // slot 0 → ok, or altered: the uplink's rules were changed, and are ours again
 };
 

@@ -12,8 +12,11 @@ namespace os {
 class Fd {
  public:
   Fd() noexcept = default;
+
   explicit Fd(int fd) noexcept : fd_(fd) {}
+
   Fd(Fd&& from) noexcept : fd_(std::exchange(from.fd_, -1)) {}
+
   Fd& operator=(Fd&& from) noexcept {
     if (this != &from) {
       reset();
@@ -21,13 +24,18 @@ class Fd {
     }
     return *this;
   }
+
   Fd(Fd const&) = delete;
   Fd& operator=(Fd const&) = delete;
+
   ~Fd() { reset(); }
 
   int get() const noexcept { return fd_; }
+
   explicit operator bool() const noexcept { return fd_ >= 0; }
+
   int release() noexcept { return std::exchange(fd_, -1); }
+
   void reset() noexcept;
   /// fsync, then close, with the result of both. For files whose content matters.
   base::Result<void> sync_and_close();
@@ -41,7 +49,9 @@ class Fd {
 class FdRef {
  public:
   FdRef(Fd const& fd) noexcept : fd_(fd.get()) {}  // NOLINT(google-explicit-constructor)
+
   explicit FdRef(int fd) noexcept : fd_(fd) {}
+
   int get() const noexcept { return fd_; }
 
  private:

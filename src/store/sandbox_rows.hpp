@@ -10,7 +10,8 @@ namespace store {
 /// Of a live row called `s`, with row_joins.
 inline constexpr std::string_view live_columns =
     "s.id, s.public_id, s.project_id, p.public_id, s.state, s.version, s.epoch, n.name, n.address,"
-    " t.public_id, t.name, s.build_id, b.build, b.default_user, b.default_workdir, s.vcpus, s.memory_mib, s.disk_mib, s.metadata, "
+    " t.public_id, t.name, s.build_id, b.build, b.default_user, b.default_workdir, s.vcpus, "
+    "s.memory_mib, s.disk_mib, s.metadata, "
     "s.env_sealed,"
     " space_us(s.deadline_at), s.timeout_s, s.on_timeout, s.auto_resume, s.secure, "
     "s.token_generation,"
@@ -22,7 +23,8 @@ inline constexpr std::string_view live_columns =
 /// The same of a row of the history.
 inline constexpr std::string_view ended_columns =
     "s.id, s.public_id, s.project_id, p.public_id, s.state, s.version, s.epoch, n.name, n.address,"
-    " t.public_id, t.name, s.build_id, b.build, b.default_user, b.default_workdir, s.vcpus, s.memory_mib, s.disk_mib, s.metadata, "
+    " t.public_id, t.name, s.build_id, b.build, b.default_user, b.default_workdir, s.vcpus, "
+    "s.memory_mib, s.disk_mib, s.metadata, "
     "''::text,"
     " null::bigint, s.timeout_s, s.on_timeout, s.auto_resume, s.secure, 0::int,"
     " ''::text, s.network, s.api, space_us(s.created_at), space_us(s.started_at), s.timeline,"

@@ -1,12 +1,6 @@
-// The one precompiled header of the build (docs/decisions/0005-build.md). Only what nearly every file needs.
+// The one precompiled header of the build (docs/decisions/0005-build.md). Only what nearly every
+// file needs.
 #pragma once
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/json/value.hpp>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -21,3 +15,10 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/json/value.hpp>
+#include <fmt/format.h>

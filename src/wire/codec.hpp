@@ -2,6 +2,13 @@
 
 #include "base/result.hpp"
 
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
 #include <boost/describe/class.hpp>
 #include <boost/describe/enum.hpp>
 #include <boost/describe/enum_from_string.hpp>
@@ -12,16 +19,10 @@
 #include <boost/json/value.hpp>
 #include <boost/mp11/algorithm.hpp>
 
-#include <limits>
-#include <map>
-#include <optional>
-#include <string>
-#include <type_traits>
-#include <vector>
-
 /// JSON ↔ structs described with BOOST_DESCRIBE_STRUCT. A struct is the document: members in JSON's
-/// spelling. Optionals and members with defaults may be absent; `static bool required(string_view)` lists
-/// what may not; `std::string check() const`, when present, returns what is wrong with a decoded value
+/// spelling. Optionals and members with defaults may be absent; `static bool required(string_view)`
+/// lists what may not; `std::string check() const`, when present, returns what is wrong with a
+/// decoded value
 /// ("" when nothing is). Errors name the place: `mounts[1].path: expected a string`.
 namespace wire {
 
@@ -46,27 +47,24 @@ struct Decoder {
   }
 };
 
-template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-template <class T>
-struct IsVector : std::false_type {};
-template <class T>
-struct IsVector<std::vector<T>> : std::true_type {};
-template <class T>
-struct IsMap : std::false_type {};
-template <class T>
-struct IsMap<std::map<std::string, T>> : std::true_type {};
+template <class T> struct IsOptional : std::false_type {};
+
+template <class T> struct IsOptional<std::optional<T>> : std::true_type {};
+
+template <class T> struct IsVector : std::false_type {};
+
+template <class T> struct IsVector<std::vector<T>> : std::true_type {};
+
+template <class T> struct IsMap : std::false_type {};
+
+template <class T> struct IsMap<std::map<std::string, T>> : std::true_type {};
 
 template <class T>
 using Members = boost::describe::describe_members<T, boost::describe::mod_public>;
 
-template <class T>
-bool decode_into(json::value const& value, T& out, Decoder& d);
+template <class T> bool decode_into(json::value const& value, T& out, Decoder& d);
 
-template <class T>
-bool decode_number(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_number(json::value const& value, T& out, Decoder& d) {
   if constexpr (std::is_floating_point_v<T>) {
     if (!value.is_number()) return d.fail("expected a number");
     out = value.to_number<T>();
@@ -84,8 +82,7 @@ bool decode_number(json::value const& value, T& out, Decoder& d) {
   }
 }
 
-template <class T>
-bool decode_enum(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_enum(json::value const& value, T& out, Decoder& d) {
   auto const* text = value.if_string();
   if (text && boost::describe::enum_from_string(text->c_str(), out)) return true;
   std::string names;
@@ -94,8 +91,7 @@ bool decode_enum(json::value const& value, T& out, Decoder& d) {
   return d.fail("expected one of: " + names);
 }
 
-template <class T>
-bool decode_vector(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_vector(json::value const& value, T& out, Decoder& d) {
   auto const* array = value.if_array();
   if (!array) return d.fail("expected an array");
   out.clear();  // what is given replaces a default
@@ -110,8 +106,7 @@ bool decode_vector(json::value const& value, T& out, Decoder& d) {
   return true;
 }
 
-template <class T>
-bool decode_map(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_map(json::value const& value, T& out, Decoder& d) {
   auto const* object = value.if_object();
   if (!object) return d.fail("expected an object");
   out.clear();
@@ -126,8 +121,7 @@ bool decode_map(json::value const& value, T& out, Decoder& d) {
   return true;
 }
 
-template <class T>
-void reject_unknown(json::object const& object, Decoder& d) {
+template <class T> void reject_unknown(json::object const& object, Decoder& d) {
   for (auto const& pair : object) {
     bool known = false;
     boost::mp11::mp_for_each<Members<T>>([&](auto member) { known |= pair.key() == member.name; });
@@ -135,8 +129,7 @@ void reject_unknown(json::object const& object, Decoder& d) {
   }
 }
 
-template <class T>
-bool decode_struct(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_struct(json::value const& value, T& out, Decoder& d) {
   auto const* object = value.if_object();
   if (!object) return d.fail("expected an object");
   auto const mark = d.path.size();
@@ -153,8 +146,11 @@ bool decode_struct(json::value const& value, T& out, Decoder& d) {
     }
     d.path.resize(mark);
   });
-  if (d.problem.empty() && d.unknown == UnknownKeys::reject && seen != object->size()) reject_unknown<T>(*object, d);
-  if constexpr (requires { { out.check() } -> std::convertible_to<std::string>; }) {
+  if (d.problem.empty() && d.unknown == UnknownKeys::reject && seen != object->size())
+    reject_unknown<T>(*object, d);
+  if constexpr (requires {
+                  { out.check() } -> std::convertible_to<std::string>;
+                }) {
     if (d.problem.empty()) {
       std::string wrong = out.check();
       if (!wrong.empty()) d.problem = d.path.empty() ? wrong : fmt::format("{}: {}", d.path, wrong);
@@ -163,8 +159,7 @@ bool decode_struct(json::value const& value, T& out, Decoder& d) {
   return d.problem.empty();
 }
 
-template <class T>
-bool decode_into(json::value const& value, T& out, Decoder& d) {
+template <class T> bool decode_into(json::value const& value, T& out, Decoder& d) {
   if constexpr (std::is_same_v<T, json::value>) {
     out = value;
     return true;
@@ -190,8 +185,7 @@ bool decode_into(json::value const& value, T& out, Decoder& d) {
   }
 }
 
-template <class T>
-json::value encode_value(T const& in) {
+template <class T> json::value encode_value(T const& in) {
   if constexpr (std::is_same_v<T, json::value>) {
     return in;
   } else if constexpr (IsOptional<T>::value) {
@@ -204,11 +198,13 @@ json::value encode_value(T const& in) {
     return json::value(json::string(boost::describe::enum_to_string(in, "")));
   } else if constexpr (IsVector<T>::value) {
     json::array array;
-    for (auto const& one : in) array.push_back(encode_value(one));
+    for (auto const& one : in)
+      array.push_back(encode_value(one));
     return array;
   } else if constexpr (IsMap<T>::value) {
     json::object object;
-    for (auto const& [key, one] : in) object[key] = encode_value(one);
+    for (auto const& [key, one] : in)
+      object[key] = encode_value(one);
     return object;
   } else {
     json::object object;
@@ -230,25 +226,26 @@ template <class T>
 base::Result<T> decode(json::value const& value, UnknownKeys unknown = UnknownKeys::reject) {
   detail::Decoder d{unknown, {}, {}};
   T out{};
-  if (!detail::decode_into(value, out, d)) return base::fail(base::Code::invalid_argument, std::move(d.problem));
+  if (!detail::decode_into(value, out, d))
+    return base::fail(base::Code::invalid_argument, std::move(d.problem));
   return out;
 }
 
 /// Parses and decodes in one step.
 template <class T>
-base::Result<T> decode_text(std::string_view text, UnknownKeys unknown = UnknownKeys::reject, std::size_t bytes_max = 1 << 20) {
+base::Result<T> decode_text(std::string_view text,
+                            UnknownKeys unknown = UnknownKeys::reject,
+                            std::size_t bytes_max = 1 << 20) {
   auto value = parse_json(text, bytes_max);
   if (!value) return base::passing(value);
   return decode<T>(*value, unknown);
 }
 
-template <class T>
-json::value encode(T const& in) {
+template <class T> json::value encode(T const& in) {
   return detail::encode_value(in);
 }
 
-template <class T>
-std::string encode_text(T const& in) {
+template <class T> std::string encode_text(T const& in) {
   return to_text(encode(in));
 }
 

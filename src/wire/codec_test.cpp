@@ -10,6 +10,7 @@ BOOST_DESCRIBE_ENUM(Phase, pending, running)
 
 struct Mount {
   std::string path;
+
   static bool required(std::string_view name) { return name == "path"; }
 };
 BOOST_DESCRIBE_STRUCT(Mount, (), (path))
@@ -21,7 +22,9 @@ struct Spec {
   std::vector<Mount> mounts;
   std::map<std::string, std::string> env;
   Phase phase = Phase::pending;
+
   static bool required(std::string_view name) { return name == "image"; }
+
   std::string check() const { return port == 0 ? "port: must not be 0" : ""; }
 };
 BOOST_DESCRIBE_STRUCT(Spec, (), (image, port, note, mounts, env, phase))
@@ -32,15 +35,18 @@ std::string problem_of(std::string_view text) {
 }
 
 TEST(Codec, RoundTrips) {
-  auto const spec = decode_text<Spec>(R"({"image":"a","mounts":[{"path":"/x"}],"env":{"A":"b"},"phase":"running"})");
+  auto const spec = decode_text<Spec>(
+      R"({"image":"a","mounts":[{"path":"/x"}],"env":{"A":"b"},"phase":"running"})");
   ASSERT_TRUE(spec) << spec.error().message();
-  EXPECT_EQ(encode_text(*spec),
-            R"({"image":"a","port":80,"mounts":[{"path":"/x"}],"env":{"A":"b"},"phase":"running"})");
+  EXPECT_EQ(
+      encode_text(*spec),
+      R"({"image":"a","port":80,"mounts":[{"path":"/x"}],"env":{"A":"b"},"phase":"running"})");
 }
 
 TEST(Codec, ErrorsNameThePlace) {
   EXPECT_EQ(problem_of(R"({})"), "image: required");
-  EXPECT_EQ(problem_of(R"({"image":"a","mounts":[{"path":"/"},{"path":1}]})"), "mounts[1].path: expected a string");
+  EXPECT_EQ(problem_of(R"({"image":"a","mounts":[{"path":"/"},{"path":1}]})"),
+            "mounts[1].path: expected a string");
   EXPECT_EQ(problem_of(R"({"image":"a","mounts":[{}]})"), "mounts[0].path: required");
   EXPECT_EQ(problem_of(R"({"image":"a","port":70000})"), "port: expected an integer in range");
   EXPECT_EQ(problem_of(R"({"image":"a","phase":"x"})"), "phase: expected one of: pending, running");

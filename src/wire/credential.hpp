@@ -2,13 +2,14 @@
 
 #include "wire/codec.hpp"
 
-/// What the API, the worker, the gateway and the broker say to each other about credentials. Values travel once, from
-/// the API to the broker (`Seal`); from then on everybody but the broker sees ciphertext.
-/// broker.sock (HTTP; API and worker):
+/// What the API, the worker, the gateway and the broker say to each other about credentials. Values
+/// travel once, from the API to the broker (`Seal`); from then on everybody but the broker sees
+/// ciphertext. broker.sock (HTTP; API and worker):
 ///   POST   /seal              Seal  → Sealed            (API)
-///   PUT    /leases            Lease → 204               (worker; replaces one of the same sandbox and credential)
-///   DELETE /leases/{sandbox}        → 204               (worker; also ?credential=NAME)
-///   DELETE /gateways/{user id}      → 204               (worker; leases of whoever had this user id before)
+///   PUT    /leases            Lease → 204               (worker; replaces one of the same sandbox
+///   and credential) DELETE /leases/{sandbox}        → 204               (worker; also
+///   ?credential=NAME) DELETE /gateways/{user id}      → 204               (worker; leases of
+///   whoever had this user id before)
 /// use.sock (JSON lines; gateways, told apart by their user id):
 ///   Use → Used               (answered in the order of the questions)
 namespace wire {
@@ -17,30 +18,36 @@ namespace wire {
 struct Endpoint {
   std::string method;  // "" = any
   std::string path;    // a glob as in a policy, in lower case
+
   static bool required(std::string_view field) { return field == "path"; }
 };
 BOOST_DESCRIBE_STRUCT(Endpoint, (), (method, path))
 
 /// Where a credential may go. Belongs to the credential; a policy can only narrow it.
 struct CredentialBinding {
-  std::vector<std::string> hosts;          // exact names
-  std::vector<std::uint16_t> ports;        // empty = 443
-  std::vector<std::string> methods;        // empty = all
-  std::vector<std::string> paths;          // globs as in a policy; empty = all
-  std::string header;                      // "x-api-key", "authorization"
-  std::string form = "header";             // header (the value itself), bearer, basic; plain: header, and no secret
-  std::string username;                    // with form basic
-  std::optional<std::vector<Endpoint>> deny;  // where new credentials are given out: never there
+  std::vector<std::string> hosts;    // exact names
+  std::vector<std::uint16_t> ports;  // empty = 443
+  std::vector<std::string> methods;  // empty = all
+  std::vector<std::string> paths;    // globs as in a policy; empty = all
+  std::string header;                // "x-api-key", "authorization"
+  std::string form =
+      "header";          // header (the value itself), bearer, basic; plain: header, and no secret
+  std::string username;  // with form basic
+  std::optional<std::vector<Endpoint>> deny;    // where new credentials are given out: never there
   std::optional<std::uint32_t> requests_per_s;  // of all sandboxes of a node together
+
   static bool required(std::string_view field) { return field == "hosts" || field == "header"; }
 };
-BOOST_DESCRIBE_STRUCT(CredentialBinding, (), (hosts, ports, methods, paths, header, form, username, deny, requests_per_s))
+BOOST_DESCRIBE_STRUCT(CredentialBinding,
+                      (),
+                      (hosts, ports, methods, paths, header, form, username, deny, requests_per_s))
 
 struct Seal {
   std::string credential;  // its inside id
   std::uint32_t version = 1;
   std::string value;
   CredentialBinding binding;
+
   static bool required(std::string_view) { return true; }
 };
 BOOST_DESCRIBE_STRUCT(Seal, (), (credential, version, value, binding))
@@ -52,6 +59,7 @@ struct Sealed {
   std::string key_id;
   std::string wrapped_key;  // hex
   std::string ciphertext;   // hex
+
   static bool required(std::string_view) { return true; }
 };
 BOOST_DESCRIBE_STRUCT(Sealed, (), (credential, version, binding, key_id, wrapped_key, ciphertext))
@@ -59,9 +67,10 @@ BOOST_DESCRIBE_STRUCT(Sealed, (), (credential, version, binding, key_id, wrapped
 struct Lease {
   std::string sandbox;
   std::uint32_t gateway_uid = 0;
-  std::string name;             // as policies call it
+  std::string name;  // as policies call it
   Sealed sealed;
   std::uint32_t seconds = 900;  // at most 900
+
   static bool required(std::string_view field) { return field != "seconds"; }
 };
 BOOST_DESCRIBE_STRUCT(Lease, (), (sandbox, gateway_uid, name, sealed, seconds))
@@ -75,19 +84,21 @@ struct Use {
   std::string method;
   std::string path;
   std::uint64_t question = 0;  // comes back in the answer: many may be under way
+
   static bool required(std::string_view field) { return field != "question"; }
 };
 BOOST_DESCRIBE_STRUCT(Use, (), (credential, scheme, host, port, method, path, question))
 
 struct Used {
   bool ok = false;
-  std::string code;     // when not ok: denied, not_found, deadline_exceeded, exhausted (requests_per_s; later)
+  std::string
+      code;  // when not ok: denied, not_found, deadline_exceeded, exhausted (requests_per_s; later)
   std::string message;
   std::string header;
   std::string value;
-  std::string id;       // credential id and version, for the audit
+  std::string id;  // credential id and version, for the audit
   std::uint32_t version = 0;
-  bool plain = false;   // no secret: an answer may have the same words
+  bool plain = false;  // no secret: an answer may have the same words
   std::uint64_t question = 0;
 };
 BOOST_DESCRIBE_STRUCT(Used, (), (ok, code, message, header, value, id, version, plain, question))

@@ -2,16 +2,17 @@
 
 #include "wire/codec.hpp"
 
-/// The egress policy of one level (platform, organisation, project, template, sandbox) as users write it.
-/// A level may only narrow the levels above it: a connection must be allowed by every level that has a policy.
-/// Meaning and order of rules: src/domain/egress_policy.hpp.
+/// The egress policy of one level (platform, organisation, project, template, sandbox) as users
+/// write it. A level may only narrow the levels above it: a connection must be allowed by every
+/// level that has a policy. Meaning and order of rules: src/domain/egress_policy.hpp.
 namespace wire {
 
 enum class Posture : std::uint8_t { blocked, allowlist, open };
 BOOST_DESCRIBE_ENUM(Posture, blocked, allowlist, open)
 
-/// strict: the destination address must be one that our DNS front gave out. name: TLS and HTTP connections
-/// to any address are judged (and dialled) by the name in SNI and Host; for E2B clients.
+/// strict: the destination address must be one that our DNS front gave out. name: TLS and HTTP
+/// connections to any address are judged (and dialled) by the name in SNI and Host; for E2B
+/// clients.
 enum class Binding : std::uint8_t { strict, name };
 BOOST_DESCRIBE_ENUM(Binding, strict, name)
 
@@ -39,12 +40,14 @@ BOOST_DESCRIBE_STRUCT(HttpMatch, (), (methods, paths, deny_paths, websocket))
 /// (wire/credential.hpp); a rule can only narrow that.
 struct Injection {
   std::string credential;
+
   static bool required(std::string_view field) { return field == "credential"; }
 };
 BOOST_DESCRIBE_STRUCT(Injection, (), (credential))
 
-/// What the sandbox may do by one rule. A connection ends where its bytes are used up; a request that comes too early
-/// waits for at most a second, else it is refused (429). The rule of each level that admits counts by itself.
+/// What the sandbox may do by one rule. A connection ends where its bytes are used up; a request
+/// that comes too early waits for at most a second, else it is refused (429). The rule of each
+/// level that admits counts by itself.
 struct RuleLimits {
   std::optional<std::uint64_t> up_bytes;
   std::optional<std::uint64_t> down_bytes;
@@ -64,10 +67,22 @@ struct PolicyRule {
   GuestAuth guest_auth = GuestAuth::keep;
   std::vector<std::string> drop_response_headers;
   std::optional<RuleLimits> limits;
+
   static bool required(std::string_view field) { return field == "hosts"; }
 };
-BOOST_DESCRIBE_STRUCT(PolicyRule, (),
-                      (id, hosts, ports, protocol, tls, action, http, inject, guest_auth, drop_response_headers, limits))
+BOOST_DESCRIBE_STRUCT(PolicyRule,
+                      (),
+                      (id,
+                       hosts,
+                       ports,
+                       protocol,
+                       tls,
+                       action,
+                       http,
+                       inject,
+                       guest_auth,
+                       drop_response_headers,
+                       limits))
 
 struct PolicyCidrs {
   std::vector<std::string> allow;  // "203.0.113.0/28"
@@ -85,8 +100,15 @@ struct PolicyBudgets {
   std::optional<std::uint64_t> up_bytes;
   std::optional<std::uint64_t> down_bytes;
 };
-BOOST_DESCRIBE_STRUCT(PolicyBudgets, (),
-                      (connections, dns_names, handshakes_per_s, requests_per_s, host_requests_per_s, up_bytes, down_bytes))
+BOOST_DESCRIBE_STRUCT(PolicyBudgets,
+                      (),
+                      (connections,
+                       dns_names,
+                       handshakes_per_s,
+                       requests_per_s,
+                       host_requests_per_s,
+                       up_bytes,
+                       down_bytes))
 
 struct Policy {
   Posture posture = Posture::blocked;
@@ -101,6 +123,7 @@ BOOST_DESCRIBE_STRUCT(Policy, (), (posture, binding, rules, cidr, budgets))
 struct PolicyLevel {
   std::string level;  // platform, organisation, project, template, sandbox
   Policy policy;
+
   static bool required(std::string_view) { return true; }
 };
 BOOST_DESCRIBE_STRUCT(PolicyLevel, (), (level, policy))

@@ -11,8 +11,8 @@ namespace worker {
 /// exist here.
 std::set<unsigned> allowed_users(wire::Config const& config);
 
-/// worker.sock: src/wire/worker.hpp over HTTP, and `GET /metrics`: a list of base::MetricSample, what
-/// this worker counted. Checks the user at the other end of every connection.
+/// worker.sock: src/wire/worker.hpp over HTTP, and `GET /metrics`: a list of base::MetricSample,
+/// what this worker counted. Checks the user at the other end of every connection.
 class Api final : public http::Handler {
  public:
   Api(Worker& worker, std::set<unsigned> allowed) : worker_(worker), allowed_(std::move(allowed)) {}

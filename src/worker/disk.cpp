@@ -3,6 +3,7 @@
 #include "base/id.hpp"
 
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -13,7 +14,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <unistd.h>
 
 namespace worker {

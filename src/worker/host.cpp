@@ -63,7 +63,9 @@ Host::Host(boost::asio::any_io_executor on, wire::Config from)
 async::Task<std::string> machine_identity(Host& host) {
   if (!host.identity.empty()) co_return host.identity;
   auto found = co_await async::blocking(
-      [guest = guest_under(host.accelerator.guest(), host.driver.engine())] { return identity_of(guest, vmm::qemu_binary); });
+      [guest = guest_under(host.accelerator.guest(), host.driver.engine())] {
+        return identity_of(guest, vmm::qemu_binary);
+      });
   if (found) host.identity = *found;
   co_return found;
 }

@@ -63,6 +63,7 @@ struct Host {
   /// Memory that a VMM needs beside its guest's, in MiB: reserved here, and the limit that hostd
   /// sets.
   std::uint64_t overhead_mib(vmm::Accelerator by) const noexcept;
+
   /// Do sandboxes here get a gateway? Without one they have no network at all.
   bool has_uplink() const { return config.uplink != "none"; }
 

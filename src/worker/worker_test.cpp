@@ -178,9 +178,7 @@ TEST(Worker, ASandboxWhoseSlotsRulesSomebodyChangedGoesOnAndTheAuditSaysSo) {
     auto const request = Rig::request();
     EXPECT_TRUE(co_await life->worker.start(request));
     co_await life->worker.check_rules();
-    auto const said = [&] {
-      return life->worker.host().audit.after(0, request.sandbox).size();
-    };
+    auto const said = [&] { return life->worker.host().audit.after(0, request.sandbox).size(); };
     EXPECT_EQ(said(), 0U);
     rig->hostd.altered_slot = static_cast<int>(life->worker.find(request.sandbox)->slot());
     co_await life->worker.check_rules();

@@ -48,7 +48,8 @@ void check_request(std::string_view head) {
   std::string again;
   if (!http::append_request_head(again, parsed->head))
     return;  // an empty value of an odd name, refused to be sent
-  if (!parsed->head.headers.find("Host")) http::append_field(again, "Host", "localhost");  // as Connection does
+  if (!parsed->head.headers.find("Host"))
+    http::append_field(again, "Host", "localhost");  // as Connection does
   again += "\r\n";
   http::HeadScanner scanner;
   auto const length = scanner.scan(again);

@@ -50,7 +50,7 @@ class FakeHostd {
   std::atomic<bool> say_oom{false};
   std::atomic<int> fail_make{0};  // so many make_slot fail
   std::atomic<int> fail_remove{0};
-  std::atomic<int> fail_end{0};   // so many end_vmm fail
+  std::atomic<int> fail_end{0};  // so many end_vmm fail
   std::atomic<int> features{0};
   std::atomic<int> starts{0};
   std::atomic<std::size_t> gateways{0};     // that were started
