@@ -303,11 +303,15 @@ def test_metrics_count_what_passed_and_name_nobody(platform, guest, rig):
                          ("space_decision_seconds_count", {}),
                          ("space_upstream_connect_seconds_count", {})):
         eventually(lambda name=name, labels=labels: more(name, **labels), 20, f"{name} {labels} grows")
+    # One of this worker's own life: a test before may have killed the one that started ours.
+    made = platform.api("POST", "/v1/sandboxes?wait=120", {"timeout_s": 60})["sandbox"]["id"]
+    platform.api("DELETE", f"/v1/sandboxes/{made}?wait=60")
     text, now = scraped(platform)
     assert now[("space_node_up", ())] == 1 and now[("space_sandboxes", (("state", "running"),))] >= 1
     assert now[("space_policy_apply_seconds_count", (("result", "ok"),))] >= 1
     assert all(now[(f"space_{one}_start_time_seconds", ())] > 0 for one in ("worker", "api"))
     assert now[("space_audit_waiting_records", ())] >= 0
     assert any(name == "space_sandbox_start_seconds_count" and value >= 1 for (name, _), value in now.items())
+    assert now[("space_sandbox_ends_total", (("cause", "deleted"),))] >= 1
     for secret in (guest.id, "allowed.example", "neighbour", platform.key):
         assert secret not in text, secret
