@@ -113,7 +113,7 @@ asio::awaitable<void> GatewayLink::live(From from) {
                        {"detail", connected.error().detail()}});
     }
     stream_.reset();
-    if (state_ == State::off) co_return;
+    if (state_ == State::off || closing_) co_return;  // it did not die of itself
     state_ = State::closed;
     changed_.notify_all();
     auto const now = base::system_clock().steady_now();

@@ -5,6 +5,8 @@
 #include "worker/gateway_link.hpp"
 
 #include "async/testing.hpp"
+#include "base/metric_names.hpp"
+#include "base/metrics.hpp"
 #include "hostd/nft.hpp"
 #include "hostd/slot_network.hpp"
 #include "integration/guest_net.hpp"
@@ -322,7 +324,15 @@ TEST_F(Link, AKilledGatewayIsReplacedAndItsNamesKeepTheirAddresses) {
     EXPECT_NE(gateway(), first);
     EXPECT_EQ(co_await say(address, "again"), "again") << "an address that the guest remembers";
   };
+  auto const restarts = [] {
+    double sum = 0;
+    for (auto const& sample : base::metrics().all())
+      if (sample.name == base::metric::gateway_restarts.name) sum += sample.value;
+    return sum;
+  };
+  auto const before = restarts();
   live(echo_by_name, use);
+  EXPECT_EQ(restarts() - before, 1) << "the gateway that ended with its sandbox did not die";
 }
 
 TEST_F(Link, ASpareGatewayIsTakenAndNoneIsStarted) {
