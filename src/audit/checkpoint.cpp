@@ -1,7 +1,7 @@
 #include "audit/checkpoint.hpp"
 
 #include "audit/reader.hpp"
-#include "os/fd.hpp"
+#include "os/text_file.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -46,17 +46,9 @@ std::string checkpoint_file(std::string const& directory) {
 }
 
 base::Result<void> keep(std::string const& directory, wire::AuditCheckpoint const& checkpoint) {
-  auto const path = checkpoint_file(directory);
-  auto const next = path + ".new";
-  ::unlink(next.c_str());
-  os::Fd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return base::fail_errno("keep the checkpoint", next);
-  auto const text = wire::encode_text(checkpoint) + "\n";
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    return base::fail_errno("keep the checkpoint", next);
-  if (auto synced = file.sync_and_close(); !synced) return synced;
-  if (::rename(next.c_str(), path.c_str()) != 0)
-    return base::fail_errno("keep the checkpoint", path);
+  auto kept =
+      os::write_text_durably(checkpoint_file(directory), wire::encode_text(checkpoint) + "\n");
+  if (!kept) return base::passing(kept, "keep the checkpoint");
   return {};
 }
 

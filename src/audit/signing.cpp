@@ -1,5 +1,6 @@
 #include "audit/checkpoint.hpp"
 #include "os/fd.hpp"
+#include "os/text_file.hpp"
 
 #include <sys/stat.h>
 
@@ -51,16 +52,12 @@ base::Result<void> make_key(std::string const& path) {
   std::array<unsigned char, key_bytes> seed{};
   if (RAND_bytes(seed.data(), static_cast<int>(seed.size())) != 1)
     return base::fail(base::Code::internal, "make the audit key: no random bytes");
-  auto const next = path + ".new";
-  ::unlink(next.c_str());
-  os::Fd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return base::fail_errno("make the audit key", next);
-  auto const wrote = ::write(file.get(), seed.data(), seed.size());
+  // SAFETY: char may alias unsigned char.
+  std::string text(reinterpret_cast<char const*>(seed.data()), seed.size());
   OPENSSL_cleanse(seed.data(), seed.size());
-  if (wrote != static_cast<ssize_t>(key_bytes)) return base::fail_errno("make the audit key", next);
-  if (auto synced = file.sync_and_close(); !synced) return synced;
-  if (::rename(next.c_str(), path.c_str()) != 0)
-    return base::fail_errno("make the audit key", path);
+  auto kept = os::write_text_durably(path, text);
+  OPENSSL_cleanse(text.data(), text.size());
+  if (!kept) return base::passing(kept, "make the audit key");
   return {};
 }
 

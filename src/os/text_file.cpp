@@ -27,11 +27,14 @@ base::Result<std::string> read_text(std::string const& path, std::size_t limit) 
 
 base::Result<void> write_text_durably(std::string const& path, std::string const& text) {
   auto const fresh = path + ".new";
-  Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  // Of an earlier try; nobody must write into what somebody else put there.
+  ::unlink(fresh.c_str());
+  Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return base::fail_errno("make a file", fresh);
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return base::fail_errno("write a file", fresh);
-  }
+  auto const written = ::write(file.get(), text.data(), text.size());
+  if (written < 0) return base::fail_errno("write a file", fresh);
+  if (static_cast<std::size_t>(written) != text.size())
+    return base::fail_errno(ENOSPC, "write a file", fresh);
   auto synced = file.sync_and_close();
   if (!synced) return base::passing(synced, "write a file");
   if (::rename(fresh.c_str(), path.c_str()) != 0) return base::fail_errno("replace a file", path);
