@@ -20,6 +20,8 @@ using base::Code;
 
 constexpr std::size_t body_bytes_max = 128 * 1024;
 constexpr std::size_t line_bytes_max = 16 * 1024;
+/// Of one gateway; a sandbox's connections are fewer.
+constexpr std::size_t held_max = 4096;
 /// So many that few answers make the text grow, which leaves a copy of a value behind.
 constexpr std::size_t answers_bytes = 32 * 1024;
 
@@ -142,12 +144,48 @@ boost::asio::awaitable<void> Service::accept_gateways() {
   }
 }
 
+/// What a gateway's requests that are under way count for, by their questions. A gateway that is
+/// gone has none under way.
+struct Service::Held {
+  explicit Held(Vault& of) : vault(of) {}
+
+  ~Held() {
+    for (auto const& [question, one] : all)
+      vault.release(one);
+  }
+
+  Held(Held const&) = delete;
+  Held& operator=(Held const&) = delete;
+
+  void end(std::uint64_t question) {
+    auto const found = all.find(question);
+    if (found == all.end()) return;
+    vault.release(found->second);
+    all.erase(found);
+  }
+
+  Vault& vault;
+  std::map<std::uint64_t, std::vector<std::string>> all;
+};
+
 /// False: a gateway that speaks something else is not ours any more.
-bool Service::answer_line(unsigned uid, std::string_view line, std::string& answers) {
+bool Service::answer_line(unsigned uid, std::string_view line, std::string& answers, Held& held) {
   auto const use = wire::decode_brief<wire::Use>(line);
   if (!use) return false;
-  auto used = vault_.use(uid, *use);
+  if (use->done) {
+    held.end(*use->done);
+    return true;
+  }
+  std::vector<std::string> now_held;
+  wire::Used used;
+  if (held.all.size() < held_max && !held.all.contains(use->question)) {
+    used = vault_.use(uid, *use, &now_held);
+  } else {
+    used.code = "exhausted";
+    used.message = "one sandbox has too many requests under way";
+  }
   used.question = use->question;
+  if (!now_held.empty()) held.all.emplace(use->question, std::move(now_held));
   wire::append_text(answers, used);
   answers += '\n';
   explicit_bzero(used.value.data(), used.value.size());
@@ -157,6 +195,7 @@ bool Service::answer_line(unsigned uid, std::string_view line, std::string& answ
 boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
   auto const peer = net::peer_user(*gateway);
   if (!peer) co_return;
+  Held held(vault_);
   std::string received;
   std::array<char, 4096> buffer;
   while (true) {
@@ -170,7 +209,8 @@ boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
     bool good = true;
     for (auto end = received.find('\n'); end != std::string::npos && good;
          end = received.find('\n', from)) {
-      good = answer_line(peer->uid, std::string_view(received).substr(from, end - from), answers);
+      good = answer_line(
+          peer->uid, std::string_view(received).substr(from, end - from), answers, held);
       from = end + 1;
     }
     received.erase(0, from);

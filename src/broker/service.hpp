@@ -26,7 +26,8 @@ class Service final : public http::Handler {
  private:
   boost::asio::awaitable<void> accept_gateways();
   boost::asio::awaitable<void> serve_gateway(net::Stream gateway);
-  bool answer_line(unsigned uid, std::string_view line, std::string& answers);
+  struct Held;
+  bool answer_line(unsigned uid, std::string_view line, std::string& answers, Held& held);
   base::Result<http::Response> answer(unsigned uid,
                                       http::RequestHead const& head,
                                       std::string const& body);

@@ -33,6 +33,14 @@ bool is_header_value(std::string_view value) {
   return !value.empty() && std::ranges::all_of(value, [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
+wire::SharedBudget budget_of(wire::CredentialBinding const& binding) {
+  return {binding.requests_per_s, binding.concurrent, binding.requests_per_day};
+}
+
+bool limits(wire::SharedBudget const& budget) {
+  return budget.requests_per_s || budget.concurrent || budget.requests_per_day;
+}
+
 base::Result<void> check_binding(wire::CredentialBinding const& binding) {
   auto const bad = [](std::string what) {
     return base::fail(Code::invalid_argument, std::move(what));
@@ -50,8 +58,7 @@ base::Result<void> check_binding(wire::CredentialBinding const& binding) {
     return bad("binding.form: header, bearer, basic or plain");
   if (binding.form == "basic" && binding.username.find(':') != std::string::npos)
     return bad("binding.username must not have a colon");
-  if (binding.requests_per_s == 0U)
-    return bad("binding.requests_per_s: at least 1; without it there is no limit");
+  if (auto const wrong = budget_of(binding).check(); !wrong.empty()) return bad("binding." + wrong);
   for (auto const& path : binding.paths)
     if (!path.starts_with('/')) return bad("binding.paths begin with '/'");
   return {};
@@ -94,6 +101,33 @@ wire::Used refused(std::string_view code, std::string message) {
   return out;
 }
 
+wire::Used exhausted(std::string_view who, Ledger::Verdict const& verdict) {
+  auto out = refused("exhausted", fmt::format("{} is used {}", who, verdict.why));
+  out.later_s = verdict.later_s;
+  return out;
+}
+
+std::vector<std::string> split(std::string_view list) {
+  std::vector<std::string> out;
+  for (auto comma = list.find(','); comma != std::string_view::npos; comma = list.find(',')) {
+    out.emplace_back(list.substr(0, comma));
+    list.remove_prefix(comma + 1);
+  }
+  out.emplace_back(list);
+  return out;
+}
+
+/// Those that are counted until their request is over.
+void note_held(std::span<Ledger::Account const> accounts,
+               wire::Used& used,
+               std::vector<std::string>* held) {
+  for (auto const& account : accounts) {
+    if (!account.budget.concurrent) continue;
+    used.held = true;
+    if (held) held->push_back(account.id);
+  }
+}
+
 }  // namespace
 
 base::Result<wire::Sealed> Vault::seal(wire::Seal const& request) const {
@@ -118,14 +152,22 @@ base::Result<wire::Sealed> Vault::seal(wire::Seal const& request) const {
   return sealed;
 }
 
-base::Result<void> Vault::lease(wire::Lease const& request) {
-  drop_expired();
-  if (request.seconds == 0 || request.seconds > lease_seconds_max)
-    return base::fail(Code::invalid_argument, "a lease lasts 1 to 900 seconds");
-  if (request.gateway_uid == 0)
-    return base::fail(Code::invalid_argument, "a lease needs the gateway's user id");
-  if (leases_.size() >= leases_max) return base::fail(Code::exhausted, "too many leases");
+base::Result<Vault::Entry> Vault::open(wire::Lease const& request) const {
   auto const& sealed = request.sealed;
+  Entry entry;
+  entry.sandbox = request.sandbox;
+  entry.id = sealed.credential;
+  entry.version = sealed.version;
+  entry.not_after = clock_.in(std::chrono::seconds(request.seconds));
+  bool const is_budget = request.name.starts_with(wire::budget_lease_name(""));
+  // A credential of such a name would be found where a budget is asked for, and the other way
+  // round.
+  if (is_budget != request.budget.has_value() || is_budget != entry.id.starts_with("budget:"))
+    return base::fail(Code::invalid_argument, "a budget's name and id begin with budget:");
+  if (request.budget) {
+    entry.budget = request.budget;
+    return entry;
+  }
   auto wrapped = from_hex(sealed.wrapped_key);
   if (!wrapped) return base::passing(wrapped, "wrapped_key");
   auto ciphertext = from_hex(sealed.ciphertext);
@@ -135,14 +177,22 @@ base::Result<void> Vault::lease(wire::Lease const& request) {
   if (!data_key) return base::passing(data_key, "open the credential's key");
   auto value = decrypt(*data_key, *ciphertext, context);
   if (!value) return base::passing(value, "open the credential");
-  Entry entry{request.sandbox,
-              sealed.credential,
-              sealed.version,
-              sealed.binding,
-              std::move(*value),
-              clock_.in(std::chrono::seconds(request.seconds))};
-  first_ends_ = std::min(first_ends_, entry.not_after);
-  leases_.insert_or_assign({request.gateway_uid, request.name}, std::move(entry));
+  entry.binding = sealed.binding;
+  entry.value = std::move(*value);
+  return entry;
+}
+
+base::Result<void> Vault::lease(wire::Lease const& request) {
+  drop_expired();
+  if (request.seconds == 0 || request.seconds > lease_seconds_max)
+    return base::fail(Code::invalid_argument, "a lease lasts 1 to 900 seconds");
+  if (request.gateway_uid == 0)
+    return base::fail(Code::invalid_argument, "a lease needs the gateway's user id");
+  if (leases_.size() >= leases_max) return base::fail(Code::exhausted, "too many leases");
+  auto entry = open(request);
+  if (!entry) return base::passing(entry);
+  first_ends_ = std::min(first_ends_, entry->not_after);
+  leases_.insert_or_assign({request.gateway_uid, request.name}, std::move(*entry));
   return {};
 }
 
@@ -156,18 +206,26 @@ void Vault::end_leases_of(std::uint32_t gateway_uid) {
   std::erase_if(leases_, [&](auto const& pair) { return pair.first.first == gateway_uid; });
 }
 
-wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
+wire::Used Vault::use(std::uint32_t uid, wire::Use const& request, std::vector<std::string>* held) {
+  if (request.scheme == wire::budget_scheme) return use_budgets(uid, request, held);
   drop_expired();
   auto const found = leases_.find({uid, request.credential});
-  if (found == leases_.end()) return refused("not_found", "no live lease for that credential");
+  if (found == leases_.end() || found->second.budget)
+    return refused("not_found", "no live lease for that credential");
   auto const& entry = found->second;
   if (!fits(entry.binding, request))
     return refused("denied", "the credential is not bound to this request");
   if (is_minting(entry.binding, request))
     return refused("denied",
                    "this endpoint gives out new credentials, which a sandbox must not get");
-  if (!admit(entry)) return refused("exhausted", "the credential is used too often");
   wire::Used out;
+  // Whichever sandbox it is for: there is one vault on a node.
+  std::array const account{Ledger::Account{entry.id, budget_of(entry.binding)}};
+  if (limits(account.front().budget)) {
+    auto const verdict = ledger_.admit(account);
+    if (!verdict.admitted) return exhausted("the credential", verdict);
+    note_held(account, out, held);
+  }
   out.ok = true;
   out.plain = entry.binding.form == "plain";
   out.header = entry.binding.header;
@@ -177,17 +235,35 @@ wire::Used Vault::use(std::uint32_t uid, wire::Use const& request) {
   return out;
 }
 
-/// Whichever sandbox it is for: there is one vault on a node. A budget that is whole again is
-/// forgotten once there are more of them than leases.
-bool Vault::admit(Entry const& entry) {
-  if (!entry.binding.requests_per_s) return true;
-  auto const now = clock_.steady_now();
-  if (paces_.size() > leases_.size())
-    std::erase_if(paces_, [&](auto const& pair) { return pair.second.idle(now); });
-  auto& pace = paces_[entry.id];
-  if (pace.wait(now, *entry.binding.requests_per_s) > std::chrono::nanoseconds(0)) return false;
-  pace.charge(now, *entry.binding.requests_per_s);
-  return true;
+/// One that was not leased is not one without a limit.
+wire::Used Vault::use_budgets(std::uint32_t uid,
+                              wire::Use const& request,
+                              std::vector<std::string>* held) {
+  drop_expired();
+  auto const levels = split(request.credential);
+  std::vector<Ledger::Account> accounts;
+  for (auto const& level : levels) {
+    auto const found = leases_.find({uid, wire::budget_lease_name(level)});
+    if (found == leases_.end() || !found->second.budget)
+      return refused("not_found", "no live lease for that budget");
+    accounts.push_back({found->second.id, *found->second.budget});
+  }
+  auto const verdict = ledger_.admit(accounts);
+  if (!verdict.admitted) {
+    auto const& level = levels.at(verdict.refused_by);
+    auto out = exhausted(fmt::format("what all sandboxes of the {} have together", level), verdict);
+    out.id = level;
+    return out;
+  }
+  wire::Used out;
+  out.ok = true;
+  note_held(accounts, out, held);
+  return out;
+}
+
+void Vault::release(std::vector<std::string> const& held) {
+  for (auto const& id : held)
+    ledger_.release(id);
 }
 
 void Vault::drop_expired() {

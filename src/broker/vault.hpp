@@ -2,7 +2,7 @@
 
 #include "base/clock.hpp"
 #include "broker/key_provider.hpp"
-#include "domain/pace.hpp"
+#include "broker/ledger.hpp"
 #include "wire/credential.hpp"
 
 #include <map>
@@ -13,7 +13,8 @@ namespace broker {
 /// checking the request itself. No I/O: the sockets around it are in service.cpp.
 class Vault {
  public:
-  Vault(KeyProvider const& keys, base::Clock const& clock) : keys_(keys), clock_(clock) {}
+  Vault(KeyProvider const& keys, base::Clock const& clock)
+      : keys_(keys), clock_(clock), ledger_(clock) {}
 
   /// Seals a value under a fresh data key; id, version and binding are bound to the ciphertext, so
   /// that rows cannot be swapped and a binding cannot be widened afterwards.
@@ -29,7 +30,11 @@ class Vault {
 
   /// The header for one request of the gateway with user id `uid`, or why not. Never says whether a
   /// credential exists that this gateway has no lease for.
-  wire::Used use(std::uint32_t uid, wire::Use const& request);
+  /// `held`: what is to be given back (release()) when that request is over.
+  wire::Used use(std::uint32_t uid,
+                 wire::Use const& request,
+                 std::vector<std::string>* held = nullptr);
+  void release(std::vector<std::string> const& held);
 
   std::size_t leases() const noexcept { return leases_.size(); }
 
@@ -41,16 +46,20 @@ class Vault {
     wire::CredentialBinding binding;
     base::Secret value;
     base::Deadline not_after;
+    std::optional<wire::SharedBudget> budget;  // it is one, and has no value
   };
 
+  base::Result<Entry> open(wire::Lease const& request) const;
   void drop_expired();
-  bool admit(Entry const& entry);
+  wire::Used use_budgets(std::uint32_t uid,
+                         wire::Use const& request,
+                         std::vector<std::string>* held);
 
   KeyProvider const& keys_;
   base::Clock const& clock_;
   std::map<std::pair<std::uint32_t, std::string>, Entry> leases_;  // by gateway user id and name
   base::Deadline first_ends_ = base::Deadline::max();              // no lease ends before
-  std::map<std::string, domain::Pace> paces_;                      // of what has a limit, by its id
+  Ledger ledger_;
 };
 
 }  // namespace broker

@@ -130,6 +130,87 @@ TEST_F(VaultTest, ACredentialIsUsedSoOftenByAllSandboxesTogether) {
   EXPECT_FALSE(vault_->lease(lease_of(without))) << "taken out of the row afterwards";
 }
 
+TEST_F(VaultTest, ACredentialIsUsedBySoManyRequestsAtOnceAndSoOftenADay) {
+  auto request = seal_request();
+  request.binding.concurrent = 0;
+  EXPECT_FALSE(vault_->seal(request));
+  request.binding.concurrent = 1;
+  request.binding.requests_per_day = 3;
+  auto const sealed = vault_->seal(request).value();
+  ASSERT_TRUE(vault_->lease(lease_of(sealed)));
+  std::vector<std::string> held;
+  auto const first = vault_->use(900'001, use(), &held);
+  EXPECT_TRUE(first.ok && first.held) << first.message;
+  EXPECT_EQ(held.size(), 1U);
+  auto const second = vault_->use(900'001, use(), &held);
+  EXPECT_EQ(second.code, "exhausted");
+  EXPECT_EQ(second.later_s, 0U) << "nobody knows when";
+  EXPECT_EQ(held.size(), 1U);
+  for (int i = 0; i < 2; ++i) {
+    vault_->release(held);
+    EXPECT_TRUE(vault_->use(900'001, use()).ok);
+  }
+  vault_->release(held);
+  auto const today = vault_->use(900'001, use());
+  EXPECT_EQ(today.code, "exhausted");
+  EXPECT_GT(today.later_s, 0U);
+  EXPECT_EQ(today.value, "");
+}
+
+TEST_F(VaultTest, ManySandboxesShareABudgetAndNobodyDoesWithoutHis) {
+  auto const budget_of = [](std::string level, std::string who, wire::SharedBudget budget) {
+    wire::Lease lease;
+    lease.sandbox = "i1";
+    lease.gateway_uid = 900'001;
+    lease.name = wire::budget_lease_name(level);
+    lease.sealed.credential = "budget:" + level + ":" + who;
+    lease.seconds = 60;
+    lease.budget = budget;
+    return lease;
+  };
+  auto project = budget_of("project", "p1", {std::nullopt, std::nullopt, 2});
+  ASSERT_TRUE(vault_->lease(project));
+  project.gateway_uid = 900'002;
+  ASSERT_TRUE(vault_->lease(project));
+  wire::Use question;
+  question.scheme = "budget";
+  question.credential = "project";
+  EXPECT_TRUE(vault_->use(900'001, question).ok);
+  question.credential = "organisation,project";
+  EXPECT_EQ(vault_->use(900'001, question).code, "not_found") << "no lease is not no limit";
+  ASSERT_TRUE(vault_->lease(budget_of("organisation", "o1", {1, std::nullopt, std::nullopt})));
+  EXPECT_TRUE(vault_->use(900'001, question).ok);
+  auto const refused = vault_->use(900'001, question);
+  EXPECT_EQ(refused.code, "exhausted");
+  EXPECT_EQ(refused.id, "organisation");
+  question.credential = "project";
+  auto const other = vault_->use(900'002, question);
+  EXPECT_EQ(other.code, "exhausted") << "of both sandboxes together";
+  EXPECT_EQ(other.id, "project");
+  EXPECT_EQ(vault_->use(900'003, question).code, "not_found") << "another project's";
+}
+
+TEST_F(VaultTest, ABudgetIsNoCredentialAndACredentialNoBudget) {
+  ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
+  wire::Lease lease;
+  lease.sandbox = "i1";
+  lease.gateway_uid = 900'001;
+  lease.name = "budget:project";
+  lease.sealed.credential = "budget:project:p1";
+  lease.seconds = 60;
+  EXPECT_FALSE(vault_->lease(lease)) << "without what it is of";
+  lease.budget.emplace();
+  ASSERT_TRUE(vault_->lease(lease));
+  auto asked = use();
+  asked.credential = "budget:project";
+  EXPECT_EQ(vault_->use(900'001, asked).code, "not_found");
+  asked = use();
+  asked.scheme = "budget";
+  EXPECT_EQ(vault_->use(900'001, asked).code, "not_found");
+  lease.name = "llm-key";
+  EXPECT_FALSE(vault_->lease(lease));
+}
+
 TEST_F(VaultTest, LeasesEnd) {
   ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
   clock_.advance(std::chrono::seconds(61));

@@ -46,7 +46,10 @@ template <class T> json::array array_of(std::vector<T> const& list) {
 }
 
 std::string path_of_credential(CredentialOptions const& options, std::string_view below = {}) {
-  auto const scope = options.organisation ? "?scope=organisation" : "";
+  auto const scope = !options.of_template.empty()
+                         ? "?template=" + http::percent_encode(options.of_template)
+                     : options.organisation ? std::string("?scope=organisation")
+                                            : std::string();
   return path_of("credentials", options.name, fmt::format("{}{}", below, scope));
 }
 
@@ -103,6 +106,8 @@ asio::awaitable<int> credential_put(Session session, CredentialOptions options) 
   if (!options.form.empty()) binding["form"] = options.form;
   if (!options.username.empty()) binding["username"] = options.username;
   if (options.requests_per_s > 0) binding["requests_per_s"] = options.requests_per_s;
+  if (options.concurrent > 0) binding["concurrent"] = options.concurrent;
+  if (options.requests_per_day > 0) binding["requests_per_day"] = options.requests_per_day;
   json::object body{{"value", *value}, {"binding", std::move(binding)}};
   explicit_bzero(value->data(), value->size());
   if (!options.profile.empty()) body["profile"] = options.profile;
@@ -150,7 +155,7 @@ asio::awaitable<int> credential_list(Session session) {
   for (auto const& one : member_of(*answer, "credentials").as_array()) {
     auto const& binding = member_of(one, "binding");
     rows.push_back({text_of(one, "name"),
-                    text_of(one, "scope"),
+                    text_of(one, text_of(one, "template").empty() ? "scope" : "template"),
                     text_of(one, "state"),
                     fmt::format("{}", number_of(one, "version")),
                     joined(member_of(binding, "hosts")),

@@ -59,6 +59,14 @@ void add_credential_binding(CLI::App* app, CredentialOptions& options) {
                   options.requests_per_s,
                   "how often all sandboxes of a node together may use it; default no limit")
       ->check(CLI::PositiveNumber);
+  app->add_option("--concurrent",
+                  options.concurrent,
+                  "by how many requests at once they may use it; default no limit")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--requests-per-day",
+                  options.requests_per_day,
+                  "how often they may use it from 00:00 UTC on; default no limit")
+      ->check(CLI::PositiveNumber);
 }
 
 void add_grants(CLI::App* app, CredentialOptions& options) {
@@ -111,9 +119,15 @@ void add_credential(Tree const& tree) {
     auto options = std::make_shared<CredentialOptions>();
     auto* app = noun->add_subcommand(name, help);
     app->add_option("NAME", options->name, "as policies call it")->required();
-    app->add_flag("--organisation",
-                  options->organisation,
-                  "the organisation's, not this project's (needs a key of the installation)");
+    auto* wide =
+        app->add_flag("--organisation",
+                      options->organisation,
+                      "the organisation's, not this project's (needs a key of the installation)");
+    app->add_option(
+           "--template",
+           options->of_template,
+           "for this project's sandboxes of that template alone; nearer than the project's")
+        ->excludes(wide);
     tree.verb(app, options, run);
     return std::pair(app, options);
   };

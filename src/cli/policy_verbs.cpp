@@ -250,9 +250,14 @@ asio::awaitable<int> policy_explain(Session session, ExplainOptions options) {
   if (auto const credentials = joined(member_of(*answer, "credentials")); !credentials.empty())
     session.out.line("With credential " + credentials + ".");
   if (auto const& limits = member_of(*answer, "limits"); limits.is_array())
-    for (auto const& one : limits.as_array())
+    for (auto const& one : limits.as_array()) {
+      auto const level = text_of(one, "together");
       session.out.line(fmt::format(
-          "Limited by rule {}: {}", text_of(one, "rule"), wire::to_text(member_of(one, "limits"))));
+          "Limited by {}: {}",
+          level.empty() ? "rule " + text_of(one, "rule")
+                        : fmt::format("what all sandboxes of the {} may do together", level),
+          wire::to_text(member_of(one, "limits"))));
+    }
   show_warnings(session, *answer);
   co_return allowed ? 0 : 1;
 }

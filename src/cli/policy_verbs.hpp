@@ -56,7 +56,10 @@ struct CredentialOptions {
   std::vector<std::uint16_t> ports;
   std::vector<std::string> projects, sandboxes;  // grants
   bool organisation = false;
-  std::uint32_t requests_per_s = 0;  // 0: not said
+  std::string of_template;           // "": of the whole project
+  std::uint32_t requests_per_s = 0;  // 0: not said, as with the next two
+  std::uint32_t concurrent = 0;
+  std::uint64_t requests_per_day = 0;
 };
 
 /// The value comes from `file`, or from stdin.

@@ -18,10 +18,21 @@ struct BindingBody {
   std::string form;
   std::string username;
   std::optional<std::uint32_t> requests_per_s;
+  std::optional<std::uint32_t> concurrent;
+  std::optional<std::uint64_t> requests_per_day;
 };
 BOOST_DESCRIBE_STRUCT(BindingBody,
                       (),
-                      (hosts, ports, methods, paths, header, form, username, requests_per_s))
+                      (hosts,
+                       ports,
+                       methods,
+                       paths,
+                       header,
+                       form,
+                       username,
+                       requests_per_s,
+                       concurrent,
+                       requests_per_day))
 
 struct PutCredential {
   std::string value;
@@ -61,6 +72,8 @@ base::Result<wire::CredentialBinding> binding_of(PutCredential const& body) {
   if (!said.form.empty()) out.form = said.form;
   if (!said.username.empty()) out.username = said.username;
   if (said.requests_per_s) out.requests_per_s = said.requests_per_s;
+  if (said.concurrent) out.concurrent = said.concurrent;
+  if (said.requests_per_day) out.requests_per_day = said.requests_per_day;
   if (out.form == "plain")
     return base::fail(Code::invalid_argument, "binding.form: header, bearer or basic");
   if (out.form.empty()) out.form = "header";
@@ -95,27 +108,21 @@ base::Result<void> check_grants(std::optional<store::CredentialGrants> const& gr
   return {};
 }
 
-/// `scope` of the query: project (default) or organisation, which only the installation changes.
-base::Result<bool> of_organisation(Call const& call, bool to_change) {
-  auto const scope = call.query_value("scope").value_or("project");
-  if (scope == "project") return false;
-  if (scope != "organisation")
-    return base::fail(Code::invalid_argument, "scope: expected project or organisation");
-  if (to_change && !call.owner.installation)
-    return base::fail(Code::denied,
-                      "credentials of an organisation are changed with a key of the installation");
-  return true;
-}
+constexpr std::initializer_list<std::string_view> scope_words{"scope", "template"};
 
 json::object view_of(store::CredentialRow const& row) {
   json::object view{{"name", row.name},
-                    {"scope", row.project_public_id.empty() ? "organisation" : "project"},
+                    {"scope",
+                     row.project_public_id.empty()     ? "organisation"
+                     : !row.template_public_id.empty() ? "template"
+                                                       : "project"},
                     {"state", row.state},
                     {"version", row.version},
                     {"binding", wire::encode(row.binding)},
                     {"created_by", row.created_by},
                     {"created_at", base::to_rfc3339(row.created_at)},
                     {"updated_at", base::to_rfc3339(row.updated_at)}};
+  if (!row.template_public_id.empty()) view["template"] = row.template_public_id;
   if (!row.profile.empty()) view["profile"] = row.profile;
   if (row.grants) view["grants"] = wire::encode(*row.grants);
   return view;
@@ -164,11 +171,40 @@ void CredentialRoutes::add_routes(Router& router) {
   add("POST", one + "/release", "releaseCredential", admin, &CredentialRoutes::release);
 }
 
+/// Those of an organisation only the installation changes; a template's needs a template that the
+/// project sees, and is the project's own all the same.
+async::Task<store::CredentialScope> CredentialRoutes::scope_of(Call& call, bool to_change) {
+  auto const name = call.query_value("template");
+  auto const scope = call.query_value("scope").value_or(name ? "template" : "project");
+  if ((scope == "template") != name.has_value())
+    co_return base::fail(Code::invalid_argument,
+                         "scope template needs template=NAME, no other does");
+  store::CredentialScope out;
+  if (scope == "project") co_return out;
+  if (scope == "template") {
+    auto found = co_await store_.templates.find(call.owner.project_id, *name, call.deadline);
+    if (!found) co_return base::passing(found);
+    if (!*found)
+      co_return base::fail(Code::not_found,
+                           fmt::format("there is no template \"{}\"", name->substr(0, 60)));
+    out.template_public_id = (*found)->public_id;
+    co_return out;
+  }
+  if (scope != "organisation")
+    co_return base::fail(Code::invalid_argument,
+                         "scope: expected project, organisation or template");
+  if (to_change && !call.owner.installation)
+    co_return base::fail(
+        Code::denied, "credentials of an organisation are changed with a key of the installation");
+  out.of_organisation = true;
+  co_return out;
+}
+
 async::Task<store::CredentialRow> CredentialRoutes::named(Call& call) {
-  auto const wide = of_organisation(call, false);
-  if (!wide) co_return std::unexpected(wide.error());
+  auto scope = co_await scope_of(call, false);
+  if (!scope) co_return base::passing(scope);
   auto const& name = call.param("credential");
-  auto row = co_await store_.credentials.find(call.owner.project_id, *wide, name, call.deadline);
+  auto row = co_await store_.credentials.find(call.owner.project_id, *scope, name, call.deadline);
   if (!row) co_return base::passing(row);
   if (!*row)
     co_return base::fail(Code::not_found,
@@ -195,7 +231,7 @@ async::Task<Reply> CredentialRoutes::profiles(Call& call) {
 async::Task<Reply> CredentialRoutes::show(Call& call) {
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
   co_return json_reply(200, view_of(*row));
 }
 
@@ -217,13 +253,14 @@ async::Task<store::CredentialRow> CredentialRoutes::store_sealed(store::NewCrede
 
 /// Makes it, or gives it a new value with whatever binding and grants are said now.
 async::Task<Reply> CredentialRoutes::put(Call& call) {
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
   Wipe const wipe_body{call.body};
-  auto const wide = of_organisation(call, true);
-  if (!wide) co_return std::unexpected(wide.error());
+  auto scope = co_await scope_of(call, true);
+  if (!scope) co_return base::passing(scope);
   auto const& name = call.param("credential");
   if (auto ok = check_credential_name(name); !ok) co_return base::passing(ok);
-  auto before = co_await store_.credentials.find(call.owner.project_id, *wide, name, call.deadline);
+  auto before =
+      co_await store_.credentials.find(call.owner.project_id, *scope, name, call.deadline);
   if (!before) co_return base::passing(before);
   auto body = decode_body<PutCredential>(call);
   if (!body) co_return base::passing(body);
@@ -234,7 +271,7 @@ async::Task<Reply> CredentialRoutes::put(Call& call) {
   store::NewCredential wanted;
   wanted.id = *before ? (*before)->id : base::make_uuid7();
   wanted.project_id = call.owner.project_id;
-  wanted.of_organisation = *wide;
+  wanted.scope = *scope;
   wanted.name = name;
   wanted.profile = body->profile;
   wanted.grants = body->grants;
@@ -253,8 +290,8 @@ async::Task<Reply> CredentialRoutes::rotate(Call& call) {
   Wipe const wipe_body{call.body};
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
-  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
+  if (auto may = co_await scope_of(call, true); !may) co_return base::passing(may);
   auto body = decode_body<RotateCredential>(call);
   if (!body) co_return base::passing(body);
   Wipe const wipe_value{body->value};
@@ -275,8 +312,8 @@ async::Task<Reply> CredentialRoutes::rotate(Call& call) {
 async::Task<Reply> CredentialRoutes::revoke(Call& call) {
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
-  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
+  if (auto may = co_await scope_of(call, true); !may) co_return base::passing(may);
   auto revoked = co_await store_.credentials.set_state(row->id, "revoked", call.deadline);
   if (!revoked) co_return base::passing(revoked);
   if (*revoked) *row = std::move(**revoked);
@@ -288,8 +325,8 @@ async::Task<Reply> CredentialRoutes::revoke(Call& call) {
 async::Task<Reply> CredentialRoutes::release(Call& call) {
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
-  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
+  if (auto may = co_await scope_of(call, true); !may) co_return base::passing(may);
   auto released =
       co_await store_.credentials.release(row->id, call.owner.key_public_id, call.deadline);
   if (!released) co_return base::passing(released);
@@ -303,8 +340,8 @@ async::Task<Reply> CredentialRoutes::release(Call& call) {
 async::Task<Reply> CredentialRoutes::set_grants(Call& call) {
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
-  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
+  if (auto may = co_await scope_of(call, true); !may) co_return base::passing(may);
   auto body = decode_body<store::CredentialGrants>(call);
   if (!body) co_return base::passing(body);
   std::optional<store::CredentialGrants> grants = std::move(*body);
@@ -318,8 +355,8 @@ async::Task<Reply> CredentialRoutes::set_grants(Call& call) {
 async::Task<Reply> CredentialRoutes::remove(Call& call) {
   auto row = co_await named(call);
   if (!row) co_return base::passing(row);
-  if (auto ok = call.allow_query({"scope"}); !ok) co_return base::passing(ok);
-  if (auto const may = of_organisation(call, true); !may) co_return std::unexpected(may.error());
+  if (auto ok = call.allow_query(scope_words); !ok) co_return base::passing(ok);
+  if (auto may = co_await scope_of(call, true); !may) co_return base::passing(may);
   // Revoked first: should this process die in between, the next one sees what is not done.
   auto revoked = co_await store_.credentials.set_state(row->id, "revoked", call.deadline);
   if (!revoked) co_return base::passing(revoked);

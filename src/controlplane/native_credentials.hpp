@@ -29,7 +29,9 @@ class CredentialRoutes {
   async::Task<Reply> set_grants(Call& call);
   async::Task<Reply> remove(Call& call);
 
-  /// The caller's, by the path and `scope`: not_found.
+  /// What `scope` and `template` of the query mean.
+  async::Task<store::CredentialScope> scope_of(Call& call, bool to_change);
+  /// The caller's, by the path and its scope: not_found.
   async::Task<store::CredentialRow> named(Call& call);
   async::Task<store::CredentialRow> store_sealed(store::NewCredential wanted,
                                                  bool exists,

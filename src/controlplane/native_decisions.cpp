@@ -166,6 +166,13 @@ async::Task<Reply> PolicyRoutes::explain(Call& call) {
       decision = policy.judge_request({*host, url->port, method, url->path, url->websocket});
   }
   auto view = view_of(decision);
+  if (decision.allowed) {
+    auto& limits = view["limits"].as_array();
+    for (auto const& level : plan->policy.levels)
+      if (auto const& together = level.policy.budgets.together)
+        limits.push_back(
+            json::object{{"together", level.level}, {"limits", wire::encode(*together)}});
+  }
   view["generation"] = plan->policy.generation;
   view["uplink"] = network_.has_uplink();
   for (auto const& trouble : plan->troubles)

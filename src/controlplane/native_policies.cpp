@@ -143,7 +143,7 @@ async::Task<Reply> PolicyRoutes::get_sandbox(Call& call) {
     if (!level.policy.is_null()) levels.push_back(view_of(level));
   json::array credentials;
   for (auto const& lease : plan->credentials)
-    credentials.emplace_back(lease.name);
+    if (!lease.budget) credentials.emplace_back(lease.name);
   json::object view{{"sandbox", row->public_id},
                     {"generation", plan->policy.generation},
                     {"uplink", network_.has_uplink()},
@@ -324,11 +324,16 @@ async::Task<void> PolicyRoutes::check_credentials(Call& call,
         "or sandbox's policy");
   if (level.subject != call.owner.project_public_id && level.name == "project")
     co_return base::Result<void>();
-  auto found = co_await store_.credentials.named(call.owner.project_id, names, call.deadline);
+  auto found = co_await store_.credentials.list(call.owner.project_id, call.deadline);
   if (!found) co_return base::passing(found);
+  // Of a project's rule each template may have its own.
+  auto const may_be_meant = [&](store::CredentialRow const& row) {
+    return level.name == "project" || row.template_public_id.empty() ||
+           row.template_public_id == level.subject;
+  };
   for (auto const& name : names) {
-    auto const there =
-        std::ranges::any_of(*found, [&](auto const& one) { return one.row.name == name; });
+    auto const there = std::ranges::any_of(
+        *found, [&](auto const& one) { return one.name == name && may_be_meant(one); });
     if (!there)
       co_return base::fail(Code::invalid_argument,
                            fmt::format("inject: there is no credential \"{}\"", name));

@@ -56,6 +56,24 @@ std::string rule_name(wire::PolicyLevel const& level, std::size_t index) {
   return id.empty() ? fmt::format("{}-{}", level.level, index + 1) : id;
 }
 
+/// What all sandboxes under a level may do together is leased like a credential: so it comes and
+/// goes with its policy, whatever becomes of gateway, worker and broker.
+void add_budgets(NetworkPlan& plan, std::string const& sandbox) {
+  for (auto const& row : plan.levels) {
+    auto const level = std::ranges::find(plan.policy.levels, row.level, &wire::PolicyLevel::level);
+    if (row.policy.is_null() || level == plan.policy.levels.end()) continue;
+    auto const& together = level->policy.budgets.together;
+    if (!together) continue;
+    wire::Lease lease;
+    lease.sandbox = sandbox;
+    lease.name = wire::budget_lease_name(row.level);
+    lease.sealed.credential = fmt::format("{}:{}:{}", wire::budget_scheme, row.level, row.subject);
+    lease.sealed.version = static_cast<std::uint32_t>(row.version);
+    lease.budget = *together;
+    plan.credentials.push_back(std::move(lease));
+  }
+}
+
 std::set<std::string> names_in(wire::EffectivePolicy const& policy) {
   std::set<std::string> names;
   for (auto const& level : policy.levels)
@@ -132,6 +150,7 @@ async::Task<NetworkPlan> NetworkService::plan(NetworkOf of,
   if (wire::encode_text(out.policy).size() > policy_bytes_max)
     co_return base::fail(Code::too_large,
                          "the policies over this sandbox are too long together: at most 6 MiB");
+  add_budgets(out, of.sandbox);
   auto added = co_await add_credentials(&out, &of, deadline);
   if (!added) co_return base::passing(added);
   co_return out;
@@ -166,8 +185,11 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
                                                   base::Deadline deadline) {
   auto const names = names_in(plan->policy);
   if (names.empty()) co_return base::Result<void>();
-  auto found = co_await store_.credentials.named(
-      of->project_id, std::vector<std::string>(names.begin(), names.end()), deadline);
+  auto found =
+      co_await store_.credentials.named(of->project_id,
+                                        of->template_public_id,
+                                        std::vector<std::string>(names.begin(), names.end()),
+                                        deadline);
   if (!found) co_return base::passing(found);
   std::map<std::string, std::string> refused;
   std::map<std::string, wire::CredentialBinding> bindings;

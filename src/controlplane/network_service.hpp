@@ -27,7 +27,7 @@ struct NetworkPlan {
   /// Outermost level first. Never empty: without a text of project, template or sandbox there is
   /// one that blocks everything, because platform and organisation only limit.
   wire::EffectivePolicy policy;
-  std::vector<wire::Lease> credentials;
+  std::vector<wire::Lease> credentials;  // and, as leases of their own, the levels' shared budgets
   std::vector<store::PolicyRow> levels;  // as stored; those that were taken away included
 
   /// A credential that a rule names and that will not be injected, or only in part.

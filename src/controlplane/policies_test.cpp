@@ -289,6 +289,79 @@ TEST(Credential, IsSealedLeasedRotatedRevokedAndNeverShown) {
   });
 }
 
+TEST(Credential, OfATemplateIsNearerThanTheProjectsAndNotForOthers) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    fs::create_directories(bench.config.run_dir + "/broker");
+    co_await with_uplink(bench);
+    FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    auto const body =
+        R"({"value":"v","binding":{"hosts":["api.llm.example"],"header":"x-api-key"}})";
+    auto const put = co_await bench.ask("PUT", "/v1/credentials/llm-key?template=base", body);
+    EXPECT_EQ(put.status, 200) << put.text;
+    EXPECT_EQ(put.str("scope"), "template") << put.text;
+    auto const of_template = put.str("template");
+    EXPECT_TRUE(of_template.starts_with('t')) << put.text;
+    auto const wide = co_await bench.ask("PUT", "/v1/credentials/llm-key", body);
+    EXPECT_EQ(wide.str("scope"), "project") << wide.text;
+    auto const rule =
+        R"({"posture":"allowlist","rules":[{"id":"llm","hosts":["api.llm.example"],"inject":[{"credential":"llm-key"}]}]})";
+    auto const id = co_await bench.sandbox(fmt::format(R"({{"policy":{}}})", rule));
+    EXPECT_EQ(bench.worker.starts.back().credentials.size(), 1u);
+    auto const nearest = bench.worker.starts.back().credentials.at(0).sealed.credential;
+    EXPECT_EQ(broker.seals.at(0).credential, nearest);
+    auto const revoked = co_await bench.ask("POST", "/v1/credentials/llm-key/revoke?template=base");
+    EXPECT_EQ(revoked["sandboxes"].at(0).at("in_force"), true) << revoked.text;
+    EXPECT_TRUE(bench.worker.policies.back().second.credentials->empty())
+        << "the nearest is meant, also where it may not be used";
+    auto const removed = co_await bench.ask(
+        "DELETE", "/v1/credentials/llm-key?scope=template&template=" + of_template);
+    EXPECT_EQ(removed.status, 200) << removed.text;
+    auto const shown = co_await bench.ask("GET", "/v1/credentials");
+    EXPECT_EQ(shown["credentials"].as_array().size(), 1u) << shown.text;
+    for (auto const* query :
+         {"?template=nobodys", "?scope=template", "?scope=project&template=base"}) {
+      auto const odd =
+          co_await bench.ask("PUT", fmt::format("/v1/credentials/llm-key{}", query), body);
+      EXPECT_GE(odd.status, 400) << query;
+    }
+    co_await broker.close();
+  });
+}
+
+TEST(Policy, WhatAllSandboxesOfAProjectMayDoTogetherGoesToEachAsALease) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await with_uplink(bench);
+    auto const id = co_await bench.sandbox(R"({"policy":{"posture":"open"}})");
+    EXPECT_TRUE(bench.worker.starts.back().credentials.empty());
+    auto const project = bench.world.project;
+    auto const set = co_await bench.ask(
+        "PUT",
+        "/v1/policies/project/" + project,
+        R"({"posture":"open","budgets":{"together":{"requests_per_s":5,"requests_per_day":1000}}})");
+    EXPECT_EQ(set.status, 200) << set.text;
+    EXPECT_EQ(set["sandboxes"].at(0).at("in_force"), true) << set.text;
+    auto const& told = bench.worker.policies.back().second;
+    EXPECT_EQ(told.credentials->size(), 1u);
+    auto const lease = told.credentials->at(0);
+    EXPECT_EQ(lease.name, "budget:project");
+    EXPECT_EQ(lease.sealed.credential, "budget:project:" + project);
+    EXPECT_EQ(lease.budget->requests_per_s, 5u);
+    auto const shown = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/policy");
+    EXPECT_TRUE(shown["credentials"].as_array().empty()) << "it is none";
+    EXPECT_THAT(shown.text, HasSubstr("\"requests_per_day\":1000"));
+    auto const explained = co_await bench.ask(
+        "GET", "/v1/sandboxes/" + id + "/policy/explain?url=https%3A%2F%2Fa.example%2F");
+    EXPECT_EQ(explained["limits"].at(0).at("together"), "project") << explained.text;
+    auto const odd = co_await bench.ask(
+        "PUT", "/v1/policies/project/" + project, R"({"budgets":{"together":{"concurrent":0}}})");
+    EXPECT_EQ(odd.status, 400);
+    EXPECT_THAT(odd.message(), HasSubstr("budgets.together: concurrent"));
+    auto const gone = co_await bench.ask("DELETE", "/v1/policies/project/" + project);
+    EXPECT_EQ(gone.status, 200) << gone.text;
+    EXPECT_TRUE(bench.worker.policies.back().second.credentials->empty());
+  });
+}
+
 std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
              base::system_clock().wall_now().time_since_epoch())

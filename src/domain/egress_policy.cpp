@@ -369,6 +369,7 @@ struct EgressPolicy::Impl {
   std::vector<Level> levels;
   wire::Binding binding = wire::Binding::name;
   wire::PolicyBudgets budgets;
+  std::string shared_levels;
 };
 
 EgressPolicy::EgressPolicy(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -402,6 +403,8 @@ base::Result<std::shared_ptr<EgressPolicy const>> EgressPolicy::compile(
     narrow(mine.host_requests_per_s, budgets.host_requests_per_s);
     narrow(mine.up_bytes, budgets.up_bytes);
     narrow(mine.down_bytes, budgets.down_bytes);
+    if (budgets.together)
+      impl->shared_levels += (impl->shared_levels.empty() ? "" : ",") + one.level;
     if (level->policy.binding == wire::Binding::strict) impl->binding = wire::Binding::strict;
     impl->levels.push_back(std::move(*level));
     first = false;
@@ -419,6 +422,10 @@ wire::Binding EgressPolicy::binding() const noexcept {
 
 wire::PolicyBudgets const& EgressPolicy::budgets() const noexcept {
   return impl_->budgets;
+}
+
+std::string const& EgressPolicy::shared_levels() const noexcept {
+  return impl_->shared_levels;
 }
 
 wire::EffectivePolicy const& EgressPolicy::text() const noexcept {

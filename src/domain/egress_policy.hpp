@@ -69,6 +69,8 @@ class EgressPolicy {
   wire::Binding binding() const noexcept;
   wire::PolicyBudgets const& budgets() const noexcept;
   wire::EffectivePolicy const& text() const noexcept;
+  /// The levels whose sandboxes have a budget together, with commas; "" when there is none.
+  std::string const& shared_levels() const noexcept;
   /// Every rule with `limits`, as decisions name them.
   void for_each_limited(std::function<void(std::string const& level,
                                            wire::PolicyRule const& rule)> const& visit) const;

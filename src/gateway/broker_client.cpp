@@ -41,6 +41,13 @@ BrokerClient::~BrokerClient() {
 }
 
 async::Task<wire::Used> BrokerClient::use(wire::Use request) {
+  auto used = co_await ask(std::move(request));
+  if (!used) co_return base::passing(used);
+  if (!used->ok) co_return base::fail(base::code_named(used->code), used->message);
+  co_return used;
+}
+
+async::Task<wire::Used> BrokerClient::ask(wire::Use request) {
   if (!stream_) co_return base::fail(base::Code::unavailable, "the credential broker is gone");
   auto const mine = std::make_shared<Waiting>(executor_);
   mine->question = request.question = ++asked_count_;
@@ -52,17 +59,30 @@ async::Task<wire::Used> BrokerClient::use(wire::Use request) {
   asked_.notify_all();
 
   struct Leave {
+    BrokerClient& client;
     Waiting& waiting;
 
-    ~Leave() { waiting.abandoned = true; }
-  } const leave{*mine};
+    ~Leave() {
+      waiting.abandoned = true;
+      bool const unseen = waiting.answer && *waiting.answer && (*waiting.answer)->held;
+      if (unseen) client.done(waiting.question);
+    }
+  } const leave{*this, *mine};
 
   while (!mine->answer)
     co_await mine->changed.wait();
   auto used = std::move(*mine->answer);
-  if (!used) co_return base::passing(used);
-  if (!used->ok) co_return base::fail(base::code_named(used->code), used->message);
+  mine->answer.reset();
   co_return used;
+}
+
+void BrokerClient::done(std::uint64_t question) {
+  if (!stream_) return;  // what was held there went with its connection
+  wire::Use over;
+  over.done = question;
+  wire::append_text(outgoing_, over);
+  outgoing_ += '\n';
+  asked_.notify_all();
 }
 
 boost::asio::awaitable<void> BrokerClient::run() {
@@ -127,6 +147,7 @@ bool BrokerClient::on_answer(std::string_view line) {
   watch_oldest();
   if (oldest->abandoned) {
     wipe(used->value);
+    if (used->held) done(used->question);
     return true;
   }
   oldest->answer.emplace(std::move(*used));

@@ -25,6 +25,12 @@ class BrokerClient {
   /// closed: no header, no request.
   async::Task<wire::Used> use(wire::Use request);
 
+  /// use() whose refusals are answers like others: they may say when to ask again. Of what is
+  /// `held` done() is to be said.
+  async::Task<wire::Used> ask(wire::Use request);
+  /// The request of that question is over.
+  void done(std::uint64_t question);
+
   /// Carries questions and answers until cancelled.
   boost::asio::awaitable<void> run();
 
@@ -57,6 +63,28 @@ class BrokerClient {
   std::deque<std::shared_ptr<Waiting>> waiting_;  // in the order of the questions
   std::string outgoing_;
   std::string received_;
+};
+
+/// What the broker counts as under way until its request is over.
+class Holds {
+ public:
+  explicit Holds(BrokerClient* broker) : broker_(broker) {}
+
+  ~Holds() {
+    for (auto const question : questions_)
+      broker_->done(question);
+  }
+
+  Holds(Holds const&) = delete;
+  Holds& operator=(Holds const&) = delete;
+
+  void add(wire::Used const& used) {
+    if (used.held) questions_.push_back(used.question);
+  }
+
+ private:
+  BrokerClient* broker_;
+  std::vector<std::uint64_t> questions_;
 };
 
 }  // namespace gateway

@@ -107,6 +107,42 @@ TEST(BrokerClient, AnAnswerToAnotherQuestionIsBelievedByNobody) {
   });
 }
 
+TEST(BrokerClient, WhatIsHeldIsGivenBackAlsoWhenWhoeverAskedHasGone) {
+  play([](Played& played) -> asio::awaitable<void> {
+    auto const executor = co_await asio::this_coro::executor;
+    auto const held_answer = [&](std::uint64_t question) -> asio::awaitable<void> {
+      wire::Used used;
+      used.ok = true;
+      used.held = true;
+      used.question = question;
+      auto const sent = co_await played.broker->write_text(wire::encode_text(used) + "\n");
+      EXPECT_TRUE(sent);
+    };
+    std::string value;
+    std::optional<async::TaskGroup> asking(executor);
+    asking->spawn("ask", played.asking("/gone", &value));
+    auto const asked = co_await played.questions(1);
+    asking->cancel();
+    co_await asking->join();
+    co_await held_answer(asked.at(0).question);
+    auto const given_back = co_await played.questions(1);
+    EXPECT_EQ(given_back.at(0).done, asked.at(0).question);
+    {
+      Holds holds(played.client.get());
+      played.ask("/next", &value);
+      auto const next = co_await played.questions(1);
+      EXPECT_FALSE(next.at(0).done);
+      wire::Used used;
+      used.held = true;
+      used.question = next.at(0).question;
+      holds.add(used);
+      co_await held_answer(used.question);
+    }
+    auto const over = co_await played.questions(1);
+    EXPECT_TRUE(over.at(0).done.has_value());
+  });
+}
+
 TEST(BrokerClient, WordsThatNobodyAskedForEndTheConnection) {
   play([](Played& played) -> asio::awaitable<void> {
     co_await played.answer(1, "for whoever asks next");

@@ -162,7 +162,12 @@ class HttpServer {
     if (turn.wait > 0ns)
       co_await async::sleep_for(std::chrono::ceil<std::chrono::milliseconds>(turn.wait));
     if (was_cut()) co_return false;
-    auto injected = co_await inject(head, *decision);
+    Holds holds(gateway_.broker());
+    if (!policy_in_use_->shared_levels().empty()) {
+      auto const shared = co_await take_shared(holds);
+      if (!shared) co_return co_await answer_no_share(shared.error());
+    }
+    auto injected = co_await inject(head, *decision, holds);
     if (!injected) co_return co_await answer_injection_failure(injected.error());
     drop_stale_upstream();
     if (!upstream_) {
@@ -230,7 +235,18 @@ class HttpServer {
     return decision;
   }
 
-  async::Task<Injected> inject(RequestHead& head, Decision const& decision) {
+  /// What all sandboxes of a level may do together. A new budget comes to the broker a little after
+  /// its policy came here.
+  async::Task<wire::Used> take_shared(Holds& holds) {
+    if (!gateway_.broker())
+      co_return base::fail(base::Code::unavailable, "there is nobody who counts");
+    wire::Use use;
+    use.scheme = wire::budget_scheme;
+    use.credential = policy_in_use_->shared_levels();
+    co_return co_await ask_broker(std::move(use), holds);
+  }
+
+  async::Task<Injected> inject(RequestHead& head, Decision const& decision, Holds& holds) {
     Injected out;
     std::vector<std::vector<std::string>> secrets;
     auto const* rule = decision.rule_text;
@@ -247,7 +263,7 @@ class HttpServer {
       if (!gateway_.broker())
         co_return base::fail(base::Code::unavailable, "there is no credential broker");
       wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
-      auto used = co_await ask_broker(std::move(use));
+      auto used = co_await ask_broker(std::move(use), holds);
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
@@ -266,11 +282,22 @@ class HttpServer {
   }
 
   /// One that is used too often is waited for as long as any budget is.
-  async::Task<wire::Used> ask_broker(wire::Use use) {
+  async::Task<wire::Used> ask_broker(wire::Use use, Holds& holds) {
+    bool const of_level = use.scheme == wire::budget_scheme;
     for (auto waited = 0ms;; waited += credential_pause) {
-      auto used = co_await gateway_.broker()->use(use);
-      bool const later = !used && used.error().code() == base::Code::exhausted;
-      if (!later || waited + credential_pause >= Limits::patience) co_return used;
+      auto used = co_await gateway_.broker()->ask(use);
+      if (!used) co_return base::passing(used);
+      if (used->ok) {
+        holds.add(*used);
+        co_return used;
+      }
+      bool const later = (used->code == "exhausted" && used->later_s <= 1) ||
+                         (used->code == "not_found" && of_level);
+      if (!later || waited + credential_pause >= Limits::patience) {
+        retry_after_s_ = std::max(1U, used->later_s);
+        busy_ = of_level ? used->id + "_budget" : "credential_budget";
+        co_return base::fail(base::code_named(used->code), used->message);
+      }
       co_await async::sleep_for(credential_pause);
     }
   }
@@ -587,11 +614,19 @@ class HttpServer {
   }
 
   asio::awaitable<bool> answer_injection_failure(base::Error error) {
-    if (error.code() == base::Code::exhausted) co_return co_await answer_busy("credential_budget");
+    if (error.code() == base::Code::exhausted)
+      co_return co_await answer(429, busy_, error.message() + ".");
     bool const denied = error.code() == base::Code::denied;
     co_return co_await answer(denied ? 403 : 503,
                               denied ? "credential_refused" : "credential_unavailable",
                               error.message() + ".");
+  }
+
+  asio::awaitable<bool> answer_no_share(base::Error error) {
+    if (error.code() == base::Code::exhausted)
+      co_return co_await answer(429, busy_, error.message() + ".");
+    co_return co_await answer(
+        503, "shared_budget_unavailable", "Nobody can say whether this request is one too many.");
   }
 
   /// Budgets are so many a second: later it is admitted.
@@ -602,9 +637,7 @@ class HttpServer {
         budget == "request_budget" ? "This sandbox sends more requests than its policy allows."
         : budget == "host_budget"
             ? "This sandbox sends more requests to this host than its policy allows."
-        : budget == "rule_budget"
-            ? "This sandbox sends more requests by this rule than its policy allows."
-            : "This credential is used more often than it may be.");
+            : "This sandbox sends more requests by this rule than its policy allows.");
   }
 
   /// A refusal that a person and a program can read. The connection ends: a body that nobody read
@@ -629,7 +662,7 @@ class HttpServer {
     head.keep_alive = false;
     auto const text = boost::json::serialize(body) + "\n";
     head.fields = {{"Content-Type", "application/json"}, {"X-Space-Refusal", reason}};
-    if (status == 429) head.fields.push_back({"Retry-After", "1"});
+    if (status == 429) head.fields.push_back({"Retry-After", fmt::format("{}", retry_after_s_)});
     head.body = {Framing::Kind::length, text.size()};
     answering_ = true;
     if (record_.kind.empty()) {
@@ -667,6 +700,8 @@ class HttpServer {
   bool answering_ = false;
   std::string outgoing_;  // of the answer, until the next wait for the upstream
   bool uploaded_ = false;
+  std::uint32_t retry_after_s_ = 1;
+  std::string busy_;  // which budget of many sandboxes refused
   Denial denial_;
   wire::GatewayDecision record_;
   std::shared_ptr<domain::EgressPolicy const> policy_in_use_;

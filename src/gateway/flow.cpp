@@ -89,9 +89,12 @@ class FlowServer {
     flow().flow = decision.flow;
     gateway_.limits().find_meters(decision, flow().meters);
     watch();
+    if (decision.flow == domain::Flow::http) co_return co_await run_http();
+    Holds holds(gateway_.broker());
+    bool const shared = co_await take_shared(policy.shared_levels(), holds);
+    if (!shared) co_return;
     switch (decision.flow) {
       case domain::Flow::http:
-        co_await run_http();
         break;
       case domain::Flow::passthrough:
         co_await run_passthrough(decision);
@@ -124,6 +127,9 @@ class FlowServer {
     if (!permit) co_return;
     flow().flow = domain::Flow::tcp;
     watch();
+    Holds holds(gateway_.broker());
+    bool const shared = co_await take_shared(policy.shared_levels(), holds);
+    if (!shared) co_return;
     auto upstream = co_await gateway_.dialer().dial_address(
         destination, flow().port, base::system_clock().in(connect_timeout));
     if (!upstream) {
@@ -131,6 +137,24 @@ class FlowServer {
       co_return;
     }
     co_await relay(*permit, *upstream->stream);
+  }
+
+  /// Nobody looks for requests in it, so the connection counts as one of what all sandboxes of a
+  /// level may do together.
+  asio::awaitable<bool> take_shared(std::string levels, Holds& holds) {
+    if (levels.empty()) co_return true;
+    if (!gateway_.broker()) co_return false;
+    wire::Use use;
+    use.scheme = wire::budget_scheme;
+    use.credential = std::move(levels);
+    auto const used = co_await gateway_.broker()->ask(std::move(use));
+    if (used && used->ok) {
+      holds.add(*used);
+      co_return !flow().over;
+    }
+    bool const too_many = used && used->code == "exhausted";
+    deny(too_many ? used->id + "_budget" : "shared_budget_unavailable", flow().address);
+    co_return false;
   }
 
   /// From now on a policy change can end this flow.

@@ -70,6 +70,42 @@ TEST(Flow, ACredentialThatIsUsedTooOftenIsWaitedForAndThenRefused) {
   });
 }
 
+TEST(Flow, WhatAllSandboxesOfAProjectMayDoTogetherIsAskedForEachRequest) {
+  auto const rules =
+      R"({"id":"api","hosts":["api.corp.example"],"ports":[TLS]},
+         {"id":"raw","hosts":["raw.corp.example"],"ports":[PLAIN],"protocol":"tcp"})";
+  with_rig(rules, [](Rig& rig) -> asio::awaitable<void> {
+    auto const text = fmt::format("GET /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n",
+                                  rig.origin.port());
+    EXPECT_TRUE((co_await rig.ask(text)).ends_with("hello"));
+    EXPECT_TRUE(rig.asked.empty()) << "nobody is asked where no level has such a budget";
+    rig.origin.received.clear();
+    auto policy = rig.gateway->policy()->text();
+    policy.generation = 2;
+    policy.levels.front().level = "project";
+    policy.levels.front().policy.budgets.together = wire::SharedBudget{{}, 1, {}};
+    EXPECT_EQ(rig.gateway->apply(policy).error, "");
+    EXPECT_TRUE((co_await rig.ask(text)).ends_with("hello"));
+    EXPECT_EQ(rig.asked.size(), 1U);
+    while (rig.asked.size() < 2)
+      co_await async::sleep_for(1ms);
+    EXPECT_NE(rig.asked.at(1).find("\"done\":1"), std::string::npos) << "it is over";
+    rig.origin.received.clear();
+    rig.busy = 1000;
+    auto const refused = co_await rig.ask(text);
+    EXPECT_TRUE(refused.starts_with("HTTP/1.1 429 ")) << refused;
+    EXPECT_TRUE(rig.records.has("request", "project_budget"));
+    auto raw = rig.connect("raw.corp.example", rig.plain.port());
+    EXPECT_EQ(co_await rig.read_answer(*raw), "closed");
+    EXPECT_TRUE(rig.records.has("connection", "project_budget"));
+    rig.credential.clear();  // it dies of the next question
+    auto const nobody = co_await rig.ask(text);
+    EXPECT_TRUE(nobody.starts_with("HTTP/1.1 503 ")) << nobody;
+    EXPECT_TRUE(rig.records.has("request", "shared_budget_unavailable"));
+    EXPECT_EQ(rig.origin.received + rig.plain.received, "");
+  });
+}
+
 TEST(Flow, WhatIsCutWhileItWaitsIsNotSent) {
   with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
     auto stream = rig.connect("api.corp.example", rig.origin.port());

@@ -171,9 +171,13 @@ inline asio::awaitable<void> fake_broker(net::Stream stream,
     asked->push_back(line);
     if (value->empty()) co_return;  // it dies of the question
     auto const use = wire::decode_text<wire::Use>(line.substr(0, line.find('\n')));
+    if (use && use->done) continue;
     wire::Used used;
     bool const second = use && use->credential == "second-key";
-    used.ok = use && (use->credential == "llm-key" || second) && use->path == "/v1/messages";
+    bool const of_level = use && use->scheme == "budget";
+    used.held = of_level;
+    used.ok = of_level ||
+              (use && (use->credential == "llm-key" || second) && use->path == "/v1/messages");
     used.code = used.ok ? "" : "denied";
     if (*busy > 0) {
       --*busy;
@@ -184,7 +188,7 @@ inline asio::awaitable<void> fake_broker(net::Stream stream,
     used.header = second ? "x-second-key" : "x-api-key";
     used.value = used.ok ? *value : "";
     if (used.ok && second) used.value += "-and-more";
-    used.id = second ? "c2" : "c1";
+    used.id = of_level ? use->credential : second ? "c2" : "c1";
     used.question = use ? use->question : 0;
     auto const sent = co_await stream->write_text(wire::encode_text(used) + "\n");
     if (!sent) co_return;

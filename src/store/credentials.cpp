@@ -6,7 +6,8 @@ namespace {
 using Kind = Statement::Kind;
 
 constexpr std::string_view columns =
-    " c.id, o.public_id, p.public_id, c.name, c.binding, c.profile, c.grants, c.state, c.version,"
+    " c.id, o.public_id, p.public_id, c.template, c.name, c.binding, c.profile, c.grants, c.state, "
+    "c.version,"
     " c.created_by, space_us(c.created_at), space_us(c.updated_at) ";
 constexpr std::string_view joins =
     " join organisations o on o.id = c.organisation_id left join projects p on p.id = "
@@ -18,7 +19,8 @@ constexpr std::string_view seen =
 
 Statement const list_statement{
     "credentials.list",
-    fmt::format("select {} from credentials c {} where {} order by c.project_id is null, c.name",
+    fmt::format("select {} from credentials c {} where {} order by c.project_id is null, c.name, "
+                "c.template",
                 columns,
                 joins,
                 seen),
@@ -27,7 +29,7 @@ Statement const list_statement{
 Statement const find_statement{
     "credentials.find",
     fmt::format("select {} from credentials c {} where {} and (c.project_id is null) = $2 and "
-                "c.name = $3",
+                "c.name = $3 and c.template = $4",
                 columns,
                 joins,
                 seen),
@@ -35,18 +37,18 @@ Statement const find_statement{
 
 Statement const create_statement{
     "credentials.create",
-    fmt::format(
-        "with c as (insert into credentials (id, organisation_id, project_id, name, "
-        "binding, profile, grants, version,"
-        "  created_by) select $1::uuid, j.organisation_id, case when $3 then null else j.id "
-        "end, $4, $5::jsonb, $6, $7::jsonb,"
-        "  $8, $9 from projects j where j.id = $2::uuid returning *),"
-        " kept as (insert into credential_versions (credential_id, version, binding, "
-        "key_id, wrapped_key, ciphertext, actor)"
-        "  select id, version, binding, $10, $11, $12, $9 from c)"
-        " select {} from c {}",
-        columns,
-        joins)};
+    fmt::format("with c as (insert into credentials (id, organisation_id, project_id, name, "
+                "binding, profile, grants, version,"
+                "  created_by, template) select $1::uuid, j.organisation_id, case when $3 then "
+                "null else j.id "
+                "end, $4, $5::jsonb, $6, $7::jsonb,"
+                "  $8, $9, $13 from projects j where j.id = $2::uuid returning *),"
+                " kept as (insert into credential_versions (credential_id, version, binding, "
+                "key_id, wrapped_key, ciphertext, actor)"
+                "  select id, version, binding, $10, $11, $12, $9 from c)"
+                " select {} from c {}",
+                columns,
+                joins)};
 
 // What a rotation leaves behind is of no use to anybody but a thief.
 Statement const rotate_statement{
@@ -120,7 +122,8 @@ Statement const named_statement{
     fmt::format("select {}, v.version, v.binding, v.key_id, v.wrapped_key, v.ciphertext from "
                 "credentials c {}"
                 " join credential_versions v on v.credential_id = c.id and v.version = c.version"
-                " where {} and c.name = any($2::text[]) order by c.name, c.project_id is null",
+                " where {} and c.name = any($2::text[]) and c.template in ('', $3)"
+                " order by c.name, c.project_id is null, c.template = ''",
                 columns,
                 joins,
                 seen),
@@ -157,6 +160,7 @@ CredentialRow read_credential(RowReader& reader) {
   row.id = reader.text();
   row.organisation_public_id = reader.text();
   row.project_public_id = reader.text();
+  row.template_public_id = reader.text();
   row.name = reader.text();
   row.binding = binding_of(reader.document());
   row.profile = reader.text();
@@ -202,11 +206,12 @@ async::Task<std::vector<CredentialRow>> Credentials::list(std::string project_id
 }
 
 async::Task<std::optional<CredentialRow>> Credentials::find(std::string project_id,
-                                                            bool of_organisation,
+                                                            CredentialScope scope,
                                                             std::string name,
                                                             base::Deadline deadline) {
   Params params;
-  params.text(std::move(project_id)).boolean(of_organisation).text(std::move(name));
+  params.text(std::move(project_id)).boolean(scope.of_organisation).text(std::move(name));
+  params.text(std::move(scope.template_public_id));
   auto rows = co_await database_.run(find_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   co_return first_of(*rows);
@@ -215,11 +220,12 @@ async::Task<std::optional<CredentialRow>> Credentials::find(std::string project_
 async::Task<CredentialRow> Credentials::create(NewCredential credential, base::Deadline deadline) {
   auto const& sealed = credential.sealed;
   Params params;
-  params.text(credential.id).text(credential.project_id).boolean(credential.of_organisation);
+  params.text(credential.id).text(credential.project_id).boolean(credential.scope.of_organisation);
   params.text(credential.name).document(wire::encode(sealed.binding)).text(credential.profile);
   add_grants(params, credential.grants);
   params.number(sealed.version).text(credential.actor);
   params.text(sealed.key_id).text(sealed.wrapped_key).text(sealed.ciphertext);
+  params.text(credential.scope.template_public_id);
   auto rows = co_await database_.run(create_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   auto made = first_of(*rows);
@@ -296,10 +302,11 @@ async::Task<void> Credentials::remove(std::string id, base::Deadline deadline) {
 }
 
 async::Task<std::vector<Credentials::Leasable>> Credentials::named(std::string project_id,
+                                                                   std::string template_public_id,
                                                                    std::vector<std::string> names,
                                                                    base::Deadline deadline) {
   Params params;
-  params.text(std::move(project_id)).texts(names);
+  params.text(std::move(project_id)).texts(names).text(std::move(template_public_id));
   auto rows = co_await database_.run(named_statement, std::move(params), deadline);
   if (!rows) co_return base::passing(rows);
   std::vector<Leasable> out;

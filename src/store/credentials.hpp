@@ -16,7 +16,8 @@ BOOST_DESCRIBE_STRUCT(CredentialGrants, (), (projects, sandboxes))
 struct CredentialRow {
   std::string id;  // UUID
   std::string organisation_public_id;
-  std::string project_public_id;  // "": of the organisation
+  std::string project_public_id;   // "": of the organisation
+  std::string template_public_id;  // "": of the whole project
   std::string name;
   wire::CredentialBinding binding;
   std::string profile;
@@ -27,10 +28,16 @@ struct CredentialRow {
   base::WallTime created_at, updated_at;
 };
 
+/// Whose it is, beside the project: nearer ones are meant first by their name.
+struct CredentialScope {
+  bool of_organisation = false;
+  std::string template_public_id;  // of the project's sandboxes those that were made from it
+};
+
 struct NewCredential {
   std::string id;          // of the one that is replaced, or a fresh UUID
   std::string project_id;  // whose organisation it is of
-  bool of_organisation = false;
+  CredentialScope scope;
   std::string name;
   std::string profile;
   std::optional<CredentialGrants> grants;
@@ -48,10 +55,10 @@ class Credentials {
  public:
   explicit Credentials(Database& database) : database_(database) {}
 
-  /// The project's own and, after them, its organisation's; without deleted ones.
+  /// The project's own, its templates' and, after them, its organisation's; without deleted ones.
   async::Task<std::vector<CredentialRow>> list(std::string project_id, base::Deadline deadline);
   async::Task<std::optional<CredentialRow>> find(std::string project_id,
-                                                 bool of_organisation,
+                                                 CredentialScope scope,
                                                  std::string name,
                                                  base::Deadline deadline);
   /// Makes it at version 1. conflict (23505) when the name is taken.
@@ -86,8 +93,10 @@ class Credentials {
     wire::Sealed sealed;  // the current version
   };
 
-  /// Of these names, what exists for the project, nearest first: its own before its organisation's.
+  /// Of these names, what exists for the project's sandboxes of the template, nearest first: the
+  /// template's before the project's before its organisation's.
   async::Task<std::vector<Leasable>> named(std::string project_id,
+                                           std::string template_public_id,
                                            std::vector<std::string> names,
                                            base::Deadline deadline);
 

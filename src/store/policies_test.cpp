@@ -132,14 +132,15 @@ TEST(Credentials, AreFoundByNameNearestFirstAndRotatedOnce) {
     EXPECT_EQ(made->binding.header, "x-api-key");
     auto wide = wanted;
     wide.id = base::make_uuid7();
-    wide.of_organisation = true;
+    wide.scope.of_organisation = true;
     wide.grants = CredentialGrants{{"*"}, {}};
     wide.sealed.ciphertext = "cc";
     auto second = co_await store.credentials.create(wide, soon());
     ASSERT_OK(second);
     auto twice = co_await store.credentials.create(wanted, soon());
     EXPECT_FALSE(twice.has_value());
-    auto found = co_await store.credentials.named(world->project_id, {"llm", "other"}, soon());
+    auto found =
+        co_await store.credentials.named(world->project_id, "t1", {"llm", "other"}, soon());
     ASSERT_OK(found);
     EXPECT_EQ(found->size(), 2u);
     if (::testing::Test::HasFailure()) co_return;
@@ -162,6 +163,51 @@ TEST(Credentials, AreFoundByNameNearestFirstAndRotatedOnce) {
     auto left = co_await store.credentials.list(world->project_id, soon());
     ASSERT_OK(left);
     EXPECT_EQ(left->size(), 1u);
+  });
+}
+
+TEST(Credentials, OfATemplateAreNearerAndAnotherTemplatesAreNobodyElses) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto const make = [&](std::string name, std::string of_template) {
+      NewCredential wanted;
+      wanted.id = base::make_uuid7();
+      wanted.project_id = world->project_id;
+      wanted.name = std::move(name);
+      wanted.scope.template_public_id = std::move(of_template);
+      wanted.sealed = {wanted.id, 1, {}, "key-1", "aa", wanted.scope.template_public_id + "!"};
+      wanted.sealed.binding.hosts = {"api.example"};
+      wanted.sealed.binding.header = "x-api-key";
+      return store.credentials.create(wanted, soon());
+    };
+    for (auto const* of_template : {"", "t1", "t2"}) {
+      auto made = co_await make("llm", of_template);
+      ASSERT_OK(made);
+      EXPECT_EQ(made->template_public_id, of_template);
+    }
+    auto twice = co_await make("llm", "t1");
+    EXPECT_FALSE(twice.has_value());
+    auto only = co_await make("only-t2", "t2");
+    ASSERT_OK(only);
+    auto const ciphertexts = [&](std::string of_template) -> asio::awaitable<std::string> {
+      auto found = co_await store.credentials.named(
+          world->project_id, std::move(of_template), {"llm", "only-t2"}, soon());
+      std::string out = found ? "" : found.error().message();
+      if (found)
+        for (auto const& one : *found)
+          out += one.row.name + one.sealed.ciphertext + " ";
+      co_return out;
+    };
+    EXPECT_EQ(co_await ciphertexts("t1"), "llmt1! llm! ");
+    EXPECT_EQ(co_await ciphertexts("t2"), "llmt2! llm! only-t2t2! ");
+    EXPECT_EQ(co_await ciphertexts("t3"), "llm! ");
+    auto found = co_await store.credentials.find(world->project_id, {false, "t2"}, "llm", soon());
+    ASSERT_OK(found);
+    EXPECT_EQ((*found)->template_public_id, "t2");
+    auto all = co_await store.credentials.list(world->project_id, soon());
+    ASSERT_OK(all);
+    EXPECT_EQ(all->size(), 4u);
   });
 }
 

@@ -90,6 +90,26 @@ struct PolicyCidrs {
 };
 BOOST_DESCRIBE_STRUCT(PolicyCidrs, (), (allow, deny))
 
+/// What may be done together by many sandboxes of a node: counted by its broker, of which there is
+/// one. Days begin at 00:00 UTC. Of several levels each holds.
+struct SharedBudget {
+  std::optional<std::uint32_t> requests_per_s;
+  std::optional<std::uint32_t> concurrent;  // under way at once
+  std::optional<std::uint64_t> requests_per_day;
+
+  static constexpr std::uint32_t concurrent_max = 100'000;
+
+  std::string check() const {
+    if (requests_per_s == 0U) return "requests_per_s: at least 1; without it there is no limit";
+    if (requests_per_day == std::uint64_t(0))
+      return "requests_per_day: at least 1; without it there is no limit";
+    if (concurrent && (*concurrent == 0 || *concurrent > concurrent_max))
+      return "concurrent: 1 to 100000; without it there is no limit";
+    return {};
+  }
+};
+BOOST_DESCRIBE_STRUCT(SharedBudget, (), (requests_per_s, concurrent, requests_per_day))
+
 /// What each sandbox under the level may do; of several levels the smallest holds.
 struct PolicyBudgets {
   std::uint32_t connections = 512;
@@ -99,6 +119,7 @@ struct PolicyBudgets {
   std::optional<std::uint32_t> host_requests_per_s;  // to each host
   std::optional<std::uint64_t> up_bytes;
   std::optional<std::uint64_t> down_bytes;
+  std::optional<SharedBudget> together;  // all sandboxes under the level
 };
 BOOST_DESCRIBE_STRUCT(PolicyBudgets,
                       (),
@@ -108,7 +129,8 @@ BOOST_DESCRIBE_STRUCT(PolicyBudgets,
                        requests_per_s,
                        host_requests_per_s,
                        up_bytes,
-                       down_bytes))
+                       down_bytes,
+                       together))
 
 struct Policy {
   Posture posture = Posture::blocked;

@@ -96,6 +96,25 @@ def test_a_change_is_in_force_when_the_command_returns(box, platform, rig):
     assert "version 2" in versions and "+ rule never" in versions, versions
 
 
+def test_what_a_project_may_do_in_a_day_is_refused_beyond(box, platform, rig):
+    level = {"posture": "open", "budgets": {"together": {"requests_per_day": 1}}}
+    told = platform.space("policy", "set", "project", "--policy", "-", stdin=None, input=json.dumps(level))
+    try:
+        assert f"in force on {box.id}" in told.stderr, told.stderr
+        assert box.get("/open/first-of-the-day") == "200"
+        since = time.time()
+        assert box.get("/open/beyond", "-D", "/tmp/head") == "429"
+        assert '"project_budget"' in box.sh("cat /tmp/body")
+        head = box.sh("cat /tmp/head").lower()
+        assert "x-space-refusal: project_budget" in head and "retry-after: " in head, head
+        assert not rig.arrived(since, kind="http", path="/open/beyond")
+        why = platform.space("policy", "explain", box.id, "https://allowed.example/open/x").stdout
+        assert "all sandboxes of the project" in why and "requests_per_day" in why, why
+    finally:
+        platform.space("policy", "rm", "project")
+    assert box.get("/open/without-it") == "200"
+
+
 def test_watch_and_suggest_tell_what_was_denied(box, platform):
     box.sh("getent hosts wanted.example")
     eventually(lambda: "wanted.example" in platform.space("policy", "suggest", box.id).stdout, 10, "the denial is suggested")
