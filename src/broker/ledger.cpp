@@ -52,8 +52,25 @@ Ledger::Verdict Ledger::admit(std::span<Account const> accounts) {
     if (count.day < today()) count.of_day = 0;
     count.day = std::max(count.day, today());
     ++count.of_day;
+    ++day_uses_;
   }
   return {};
+}
+
+std::vector<DayUse> Ledger::days() const {
+  std::vector<DayUse> out;
+  for (auto const& [id, count] : counts_)
+    if (count.of_day > 0 && count.day >= today()) out.push_back({id, count.day, count.of_day});
+  return out;
+}
+
+void Ledger::restore(std::vector<DayUse> const& days) {
+  for (auto const& one : days) {
+    if (one.day < today() || counts_.size() >= accounts_max) continue;
+    auto& count = counts_[one.id];
+    count.day = one.day;
+    count.of_day = one.count;
+  }
 }
 
 void Ledger::release(std::string const& id) {

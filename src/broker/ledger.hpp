@@ -9,6 +9,16 @@
 
 namespace broker {
 
+/// What an account has used up of a day: what a restart must not give back.
+struct DayUse {
+  std::string id;
+  std::int64_t day = 0;  // since the epoch
+  std::uint64_t count = 0;
+
+  static bool required(std::string_view) { return true; }
+};
+BOOST_DESCRIBE_STRUCT(DayUse, (), (id, day, count))
+
 /// Counts what many gateways of a node do together: uses of a credential, requests of a project or
 /// an organisation. No I/O. Who is counted is told apart by an id; how much it may be is said with
 /// each question, so a new limit holds at once and refills nothing.
@@ -37,6 +47,15 @@ class Ledger {
   /// A request is over that was admitted by an account with `concurrent`.
   void release(std::string const& id);
 
+  /// Of days that are not over.
+  std::vector<DayUse> days() const;
+
+  /// Grows with each use that a day's budget counts.
+  std::uint64_t day_uses() const noexcept { return day_uses_; }
+
+  /// What the process before this one counted; once, before anything is admitted.
+  void restore(std::vector<DayUse> const& days);
+
   std::size_t size() const noexcept { return counts_.size(); }
 
  private:
@@ -54,6 +73,7 @@ class Ledger {
   base::Clock const& clock_;
   std::map<std::string, Count> counts_;
   std::size_t forget_at_ = 1024;
+  std::uint64_t day_uses_ = 0;
 };
 
 }  // namespace broker

@@ -1,6 +1,11 @@
 #include "broker/ledger.hpp"
 
+#include "async/testing.hpp"
+#include "broker/usage_file.hpp"
+
 #include <array>
+#include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 
@@ -100,6 +105,35 @@ TEST_F(LedgerTest, IsBoundedAndForgetsOnlyWhatIsWhole) {
   EXPECT_LE(ledger_.size(), 1100U);
   EXPECT_FALSE(admit("held", {std::nullopt, 1, std::nullopt}));
   EXPECT_FALSE(admit("day", {std::nullopt, std::nullopt, 1}));
+}
+
+TEST_F(LedgerTest, ARestartGivesNothingOfTheDayBackAndADamagedFileIsSaid) {
+  std::string directory = testing::TempDir() + "/usage-XXXXXX";
+  ASSERT_TRUE(::mkdtemp(directory.data()));
+  auto const path = directory + "/usage.json";
+  wire::SharedBudget const two{std::nullopt, 1, 2};
+  async::run_test([&]() -> boost::asio::awaitable<void> {
+    UsageFile file(path, ledger_);
+    EXPECT_TRUE(file.load()) << "there is none at first";
+    EXPECT_TRUE(admit("a", two));
+    auto kept = co_await file.keep();
+    EXPECT_TRUE(kept);
+    Ledger next(clock_);
+    EXPECT_TRUE(UsageFile(path, next).load());
+    std::array const one{Ledger::Account{"a", two}};
+    EXPECT_TRUE(next.admit(one).admitted) << "nothing is under way any more";
+    next.release("a");
+    auto const verdict = next.admit(one);
+    EXPECT_FALSE(verdict.admitted);
+    EXPECT_GT(verdict.later_s, 0U);
+    clock_.advance(minutes(24 * 60));
+    Ledger tomorrow(clock_);
+    EXPECT_TRUE(UsageFile(path, tomorrow).load());
+    EXPECT_EQ(tomorrow.size(), 0U);
+    std::ofstream(path) << "{";
+    EXPECT_FALSE(UsageFile(path, tomorrow).load());
+  });
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

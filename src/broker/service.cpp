@@ -1,6 +1,7 @@
 #include "broker/service.hpp"
 
 #include "base/log.hpp"
+#include "broker/usage_file.hpp"
 #include "wire/text.hpp"
 
 #include <sys/mman.h>
@@ -254,6 +255,11 @@ boost::asio::awaitable<int> run_broker(wire::Config config) {
     co_return 1;
   }
   Vault vault(**keys, base::system_clock());
+  UsageFile usage(config.data_dir + "/broker/usage.json", vault.ledger());
+  // Credentials go on without it: what is lost is what was used of this day.
+  if (auto const loaded = usage.load(); !loaded)
+    base::log::error("usage_not_read",
+                     {{"what", loaded.error().message()}, {"detail", loaded.error().detail()}});
   Service service(executor, vault, *api, *worker);
   if (auto listening = service.listen(config.broker_socket(), config.use_socket()); !listening) {
     base::log::error("broker_listen", {{"what", listening.error().message()}});
@@ -262,13 +268,14 @@ boost::asio::awaitable<int> run_broker(wire::Config config) {
   base::log::info("broker_ready", {{"key", (*keys)->key_id()}});
   auto const throws = co_await boost::asio::this_coro::throw_if_cancelled();
   co_await boost::asio::this_coro::throw_if_cancelled(false);
-  async::Signal forever(executor);
   try {
-    co_await forever.wait();
+    co_await usage.run();
   } catch (boost::system::system_error const&) {
     // SIGTERM: an orderly end.
   }
   co_await service.close();
+  if (auto const kept = co_await usage.keep(); !kept)
+    base::log::error("usage_not_kept", {{"what", kept.error().message()}});
   co_await boost::asio::this_coro::throw_if_cancelled(throws);
   co_return 0;
 }

@@ -36,6 +36,8 @@ class Vault {
                  std::vector<std::string>* held = nullptr);
   void release(std::vector<std::string> const& held);
 
+  Ledger& ledger() noexcept { return ledger_; }
+
   std::size_t leases() const noexcept { return leases_.size(); }
 
  private:
