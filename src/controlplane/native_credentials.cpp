@@ -360,13 +360,17 @@ async::Task<Reply> CredentialRoutes::remove(Call& call) {
   // Revoked first: should this process die in between, the next one sees what is not done.
   auto revoked = co_await store_.credentials.set_state(row->id, "revoked", call.deadline);
   if (!revoked) co_return base::passing(revoked);
-  auto const id = row->id;
   row->state = "removed";
-  auto reply = co_await answer(call, std::move(*row));
+  auto reply = co_await answer(call, *row);
   if (!reply) co_return base::passing(reply);
-  auto gone = co_await store_.credentials.remove(id, call.deadline);
+  auto gone = co_await store_.credentials.remove(row->id, call.deadline);
   if (!gone) co_return base::passing(gone);
-  co_return reply;
+  // What stood behind it, in the project or its organisation, is the nearest now.
+  auto next = co_await store_.credentials.named(
+      call.owner.project_id, row->template_public_id, {row->name}, call.deadline);
+  if (!next) co_return base::passing(next);
+  if (next->empty()) co_return reply;
+  co_return co_await answer(call, std::move(*row));
 }
 
 async::Task<Reply> CredentialRoutes::answer(Call& call, store::CredentialRow row) {

@@ -316,6 +316,9 @@ TEST(Credential, OfATemplateIsNearerThanTheProjectsAndNotForOthers) {
     auto const removed = co_await bench.ask(
         "DELETE", "/v1/credentials/llm-key?scope=template&template=" + of_template);
     EXPECT_EQ(removed.status, 200) << removed.text;
+    auto const& last = bench.worker.policies.back().second;
+    EXPECT_EQ(last.credentials->at(0).sealed.credential, broker.seals.at(1).credential)
+        << "the project's is the nearest now";
     auto const shown = co_await bench.ask("GET", "/v1/credentials");
     EXPECT_EQ(shown["credentials"].as_array().size(), 1u) << shown.text;
     for (auto const* query :

@@ -11,6 +11,7 @@ from platform_under_test import eventually
 
 FIRST = "canary-4be1-first"
 SECOND = "canary-4be1-second"
+NEARER = "canary-4be1-nearer"
 ECHOED = "canary-4be1-echoed"
 POLICY = {"posture": "allowlist", "rules": [
     {"id": "secret", "hosts": ["allowed.example"], "http": {"paths": ["/secret/**"]}, "guest_auth": "strip",
@@ -70,6 +71,24 @@ def test_show_and_explain_say_what_is_in_force(box, platform):
     assert "allowed" in said and "rule secret" in said and "rig-key" in said, said
     refused = platform.space("policy", "explain", box.id, "https://allowed.example/else", check=False)
     assert refused.returncode == 1 and "path_not_allowed" in refused.stdout, refused.stdout
+
+
+def test_a_templates_credential_is_nearer_and_its_day_ends(box, platform, rig):
+    put = platform.space("credential", "put", "rig-key", "--template", "base", "--host", "allowed.example", "--header", "x-api-key",
+                         "--requests-per-day", "1", "--concurrent", "1", stdin=None, input=NEARER + "\n")
+    try:
+        assert f"in force on {box.id}" in put.stderr, put.stderr
+        since = time.time()
+        assert box.get("/secret/nearer") == "200"
+        assert carried(rig, since, "/secret/nearer") == [NEARER]
+        assert box.get("/secret/beyond") == "429"
+        assert '"credential_budget"' in box.sh("cat /tmp/body")
+        assert not carried(rig, since, "/secret/beyond")
+    finally:
+        platform.space("credential", "rm", "rig-key", "--template", "base")
+    since = time.time()
+    assert box.get("/secret/again") == "200"
+    assert carried(rig, since, "/secret/again") == [FIRST]
 
 
 def test_a_change_is_in_force_when_the_command_returns(box, platform, rig):
