@@ -111,6 +111,15 @@ int show_change(Session session, json::value const& answer) {
   return 0;
 }
 
+/// What the level's sandboxes may do together is nobody's rule, hence in no row.
+void show_together(Session session, json::value const& level) {
+  auto const& together = member_of(member_of(member_of(level, "policy"), "budgets"), "together");
+  if (together.is_object())
+    session.out.line(fmt::format("All sandboxes of the {} together on a node: {}",
+                                 text_of(level, "level"),
+                                 wire::to_text(together)));
+}
+
 }  // namespace
 
 asio::awaitable<int> policy_show(Session session, std::string target) {
@@ -140,6 +149,11 @@ asio::awaitable<int> policy_show(Session session, std::string target) {
                      "PATHS",
                      "CREDENTIALS"},
                     rows);
+  if (effective)
+    for (auto const& level : member_of(*answer, "levels").as_array())
+      show_together(session, level);
+  else
+    show_together(session, *answer);
   if (effective) session.out.note(fmt::format("generation {}", number_of(*answer, "generation")));
   show_warnings(session, *answer);
   co_return 0;

@@ -127,6 +127,8 @@ def test_what_a_project_may_do_in_a_day_is_refused_beyond(box, platform, rig):
         head = box.sh("cat /tmp/head").lower()
         assert "x-space-refusal: project_budget" in head and "retry-after: " in head, head
         assert not rig.arrived(since, kind="http", path="/open/beyond")
+        shown = platform.space("policy", "show", box.id).stdout
+        assert 'All sandboxes of the project together on a node: {"requests_per_day":1}' in shown, shown
         why = platform.space("policy", "explain", box.id, "https://allowed.example/open/x").stdout
         assert "all sandboxes of the project" in why and "requests_per_day" in why, why
     finally:
