@@ -297,5 +297,22 @@ TEST_F(VaultTest, TheRootKeyIsNeverReplacedInSilence) {
   EXPECT_NE(refused.error().message().find("another root key"), std::string::npos);
 }
 
+TEST_F(VaultTest, ARootKeyThatIsNoKeyIsNotUsed) {
+  auto const path = directory_ + "/root.key";
+  for (std::string const& key :
+       {std::string(), std::string(31, 'k'), std::string(33, 'k'), std::string(64, 'a')}) {
+    std::ofstream(path, std::ios::trunc) << key;
+    auto const opened = open_file_keys(directory_);
+    ASSERT_FALSE(opened) << key.size();
+    EXPECT_NE(opened.error().message().find("does not have 32 bytes"), std::string::npos);
+  }
+  std::filesystem::rename(path, directory_ + "/elsewhere.key");
+  std::filesystem::create_symlink(directory_ + "/elsewhere.key", path);
+  EXPECT_FALSE(open_file_keys(directory_)) << "a link";
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_FALSE(open_file_keys(directory_)) << "a directory";
+}
+
 }  // namespace
 }  // namespace broker

@@ -185,8 +185,9 @@ class HttpServer {
   }
 
   bool was_cut() {
-    if (!flow_.over) return false;
-    record_.reason = "cut by a change of the policy or of its credential";
+    bool const too_old = !gateway_.policy();
+    if (!flow_.over && !too_old) return false;
+    record_.reason = too_old ? "no_policy" : "cut by a change of the policy or of its credential";
     finish_record("error");
     return true;
   }

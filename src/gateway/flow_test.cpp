@@ -472,5 +472,19 @@ TEST(Flow, WithoutAWorkerThePolicyAgesAndTheNetworkCloses) {
   });
 }
 
+TEST(Flow, WhatWaitedWhileThePolicyGrewTooOldIsNotSent) {
+  async::run_test([]() -> asio::awaitable<void> {
+    Rig rig(co_await asio::this_coro::executor, with_credential, "allowlist", "strict", 1);
+    rig.busy = 3;  // it is held back for its credential, judged already
+    co_await async::sleep_for(400ms);
+    auto const answer = co_await rig.ask(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_EQ(answer.find("hello"), std::string::npos) << answer;
+    EXPECT_EQ(rig.origin.received, "");
+    EXPECT_TRUE(rig.records.has("request", "no_policy"));
+    co_await rig.close();
+  });
+}
+
 }  // namespace
 }  // namespace gateway

@@ -146,7 +146,12 @@ class AresResolver final : public Resolver {
 
   void watch(ares_socket_t socket, bool readable, bool writable) {
     if (!readable && !writable) {
-      watched_.erase(socket);
+      // Before c-ares closes it: its next socket may have the same number, which a later release
+      // would take out of the loop.
+      auto const found = watched_.find(socket);
+      if (found == watched_.end()) return;
+      found->second->descriptor.release();
+      watched_.erase(found);
       return;
     }
     auto& watched = watched_[socket];

@@ -201,7 +201,8 @@ class Rig {
   explicit Rig(asio::any_io_executor on,
                std::string policy_rules,
                std::string posture = "allowlist",
-               std::string binding = "strict")
+               std::string binding = "strict",
+               std::uint32_t policy_max_age_s = 60)
       : executor(on),
         world(tls::Minter::make("world").value()),
         origin(on, world.get()),
@@ -216,6 +217,7 @@ class Rig {
     start.sandbox = "i1";
     start.policy = policy(policy_rules, posture, binding, 1);
     start.resolvers = {dns.server()};
+    start.policy_max_age_s = policy_max_age_s;
     start.trusted_ca_pem = world->authority_pem();
     start.admitted_networks = {"127.0.0.1/32"};
     auto started = gateway->start(start);

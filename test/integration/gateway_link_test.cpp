@@ -463,16 +463,18 @@ TEST_F(Link, AFullDiskOfTheAuditLogClosesTheNetwork) {
     auto const open = co_await life.link.wait_open();
     EXPECT_TRUE(open);
     EXPECT_EQ(co_await say("echo.example", "while there is room"), "while there is room");
+    auto busy = co_await aside([&] { return guest_->dial(guest_->resolve("echo.example"), 7); });
+    EXPECT_EQ(GuestNet::talk(busy, "x", "x"), "x");
+    Load const load(std::move(busy));
     std::ofstream(directory + "/filler") << std::string(200'000, 'x');
-    os::Fd peer;
     // The page that the log's end lies in has room for a few records more.
     for (int i = 0; i < 60 && gateway() != 0; ++i) {
-      peer = co_await aside([&] { return guest_->dial(guest_->resolve("echo.example"), 7); });
+      co_await aside([&] { return guest_->dial(guest_->resolve("echo.example"), 7); });
       co_await async::sleep_for(50ms);
     }
     EXPECT_TRUE(co_await soon([&] { return gateway() == 0; }));
+    EXPECT_TRUE(co_await soon([&] { return load.over(); }));
     auto const arrived = internet_.arrived();
-    GuestNet::talk(peer, "x");
     EXPECT_EQ(co_await say("echo.example", "x"), "no such name");
     EXPECT_EQ(internet_.arrived(), arrived);
     auto const after = co_await life.link.wait_open();

@@ -54,16 +54,19 @@ std::string question_for(std::string const& name) {
 }
 
 /// The same address for every name, other types without data.
-std::string answer_for(std::string question) {
+std::string answer_for(std::string question, Names names) {
   bool const wants_a = question.size() > 16 && question[question.find('\0', 12) + 2] == 1;
   auto const end = question.find('\0', 12) + 5;
   question.resize(end);
   question[2] = '\x81';
   question[3] = '\x80';
   question.replace(6, 6, std::string("\0\0\0\0\0\0", 6));
-  if (!wants_a) return question;
+  if (names == Names::failing) question[3] = '\x82';
+  if (!wants_a || names == Names::failing) return question;
   question[7] = 1;
-  return question + std::string("\xc0\x0c\0\1\0\1\0\0\0\x1e\0\4\xcb\0\x71\x0a", 16);
+  auto const address =
+      names == Names::inside ? std::string("\x0a\x42\0\1", 4) : std::string("\xcb\0\x71\x0a", 4);
+  return question + std::string("\xc0\x0c\0\1\0\1\0\0\0\x1e\0\4", 12) + address;
 }
 
 void copy_frames(os::Fd const& from, os::Fd const& to) {
@@ -131,6 +134,17 @@ os::Fd GuestNet::dial(std::string const& address, std::uint16_t port) const {
   return socket;
 }
 
+os::Fd GuestNet::begin_dial(std::string const& address, std::uint16_t port) const {
+  auto const inside = os::InNetns::enter(netns_);
+  os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto const where = address_of(address, port);
+  // SAFETY: how connect() wants it.
+  auto const begun =
+      ::connect(socket.get(), reinterpret_cast<sockaddr const*>(&where), sizeof where);
+  if (begun != 0 && errno != EINPROGRESS) return {};
+  return socket;
+}
+
 std::string GuestNet::resolve(std::string const& name) const {
   auto const inside = os::InNetns::enter(netns_);
   os::Fd const socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -167,7 +181,8 @@ std::string GuestNet::talk(os::Fd const& socket,
 SmallInternet::SmallInternet() : path_("/run/space-test-" + base::random_hex(4)) {
   run_in(netns_,
          fmt::format("ip link set lo up && ip addr add 203.0.113.10/32 dev lo && ip addr add "
-                     "203.0.113.20/32 dev lo && ip addr add {}/32 dev lo",
+                     "203.0.113.20/32 dev lo && ip addr add 10.66.0.1/32 dev lo && ip addr add "
+                     "{}/32 dev lo",
                      dns_server));
   auto pinned = os::pin_netns(netns_, path_);
   if (!pinned) throw std::runtime_error(pinned.error().message());
@@ -184,11 +199,14 @@ SmallInternet::~SmallInternet() {
 void SmallInternet::serve() {
   auto const inside = os::InNetns::enter(netns_);
   // At its own address: the answer must come from where the question went.
-  auto const names = socket_here(SOCK_DGRAM, 53, dns_server);
+  auto names = socket_here(SOCK_DGRAM, 53, dns_server);
   std::array const listeners{socket_here(SOCK_STREAM, 7), socket_here(SOCK_STREAM, 80)};
   std::list<os::Fd> peers;
   std::array<char, 16'384> buffer{};
   while (!ending_) {
+    bool const gone = names_ == Names::gone;
+    if (gone) names.reset();
+    if (!gone && !names) names = socket_here(SOCK_DGRAM, 53, dns_server);
     std::vector<pollfd> wait{{.fd = names.get(), .events = POLLIN, .revents = 0}};
     for (auto const& one : listeners)
       wait.push_back({.fd = one.get(), .events = POLLIN, .revents = 0});
@@ -202,7 +220,8 @@ void SmallInternet::serve() {
     auto const asked = ::recvfrom(names.get(), buffer.data(), 512, MSG_DONTWAIT, out, &size);
     if (asked > 16) {
       ++questions_;
-      auto const text = answer_for(std::string(buffer.data(), static_cast<std::size_t>(asked)));
+      auto const text =
+          answer_for(std::string(buffer.data(), static_cast<std::size_t>(asked)), names_);
       ::sendto(names.get(), text.data(), text.size(), 0, out, size);
     }
     std::erase_if(peers, [&](os::Fd const& peer) {

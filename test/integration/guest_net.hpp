@@ -26,6 +26,8 @@ class GuestNet {
 
   /// A connected, blocking socket with limits of five seconds; empty when refused or silent.
   os::Fd dial(std::string const& address, std::uint16_t port) const;
+  /// A non-blocking socket whose connect() has begun; empty when refused at once.
+  os::Fd begin_dial(std::string const& address, std::uint16_t port) const;
   /// Asks the DNS front; "" for anything but an address.
   std::string resolve(std::string const& name) const;
   /// Sends, and reads what comes until the end or `until` is in it.
@@ -42,6 +44,9 @@ class GuestNet {
   std::atomic<bool> ending_ = false;
   std::thread carrier_;
 };
+
+/// What is wrong with the world's name server.
+enum class Names : std::uint8_t { right, failing, inside, gone };
 
 /// The world behind the gateways: a namespace with a DNS server (every name is 203.0.113.10) and an
 /// echo at any address of 203.0.113.0/24, TCP ports 7 and 80. Counts what arrives.
@@ -60,6 +65,9 @@ class SmallInternet {
 
   std::uint64_t questions() const { return questions_; }
 
+  /// From the next question on. Names that lead `inside` are 10.66.0.1, an address that is here.
+  void set_names(Names names) { names_ = names; }
+
  private:
   void serve();
 
@@ -67,6 +75,7 @@ class SmallInternet {
   std::string path_;
   std::atomic<std::uint64_t> arrived_ = 0;
   std::atomic<std::uint64_t> questions_ = 0;
+  std::atomic<Names> names_ = Names::right;
   std::atomic<bool> ending_ = false;
   std::thread server_;
 };
