@@ -111,14 +111,17 @@ class FlowServer {
   asio::awaitable<void> run_literal(domain::EgressPolicy const& policy, std::uint32_t destination) {
     bool const may_carry_name =
         policy.binding() == wire::Binding::name && (flow().port == 443 || flow().port == 80);
-    if (may_carry_name) {
+    if (may_carry_name && !named_) {
       watch();
-      auto const name = co_await name_in_first_bytes();
-      if (name) {
-        flow().host = *name;
-        co_await run_named(policy);
-        co_return;
-      }
+      auto name = co_await name_in_first_bytes();
+      // The guest chose how long that took: what is in force now decides.
+      named_ = true;
+      auto const current = gateway_.policy();
+      if (!current) co_return;
+      if (!name || current->binding() != wire::Binding::name)
+        co_return co_await run_literal(*current, destination);
+      flow().host = std::move(name);
+      co_return co_await run_named(*current);
     }
     flow().address = destination;
     auto const decision = policy.judge_address(destination, flow().port);
@@ -193,18 +196,23 @@ class FlowServer {
       error(upstream.error());
       co_return;
     }
-    if (flow().over || !gateway_.admit_bytes(flow(), received_.size(), 0)) co_return;
-    auto const sent = co_await upstream->stream->write_text(received_);
-    if (sent) co_await relay(*permit, *upstream->stream);
+    co_await relay(*permit, *upstream->stream);
   }
 
+  /// What was read to find a name in it goes first.
   asio::awaitable<void> relay(RawPermit permit, net::ByteStream& upstream) {
     auto* guest = guest_.get();
     flow().cut = [guest, &upstream] {
       guest->close();
       upstream.close();
     };
-    if (!flow().over) co_await relay_raw(gateway_, flow(), permit, *guest_, upstream);
+    if (flow().over) co_return;
+    if (!received_.empty()) {
+      if (!gateway_.admit_bytes(flow(), received_.size(), 0)) co_return;
+      auto const sent = co_await upstream.write_text(received_);
+      if (!sent) co_return;
+    }
+    co_await relay_raw(gateway_, flow(), permit, *guest_, upstream);
   }
 
   asio::awaitable<void> run_http() {
@@ -317,6 +325,7 @@ class FlowServer {
   Gateway& gateway_;
   net::Stream guest_;
   std::string received_;
+  bool named_ = false;  // what it says was searched for a name
   std::list<LiveFlow>::iterator place_ = gateway_.flows().emplace(gateway_.flows().end());
 };
 

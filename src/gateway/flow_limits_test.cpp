@@ -128,5 +128,23 @@ TEST(Flow, WhatIsCutWhileItWaitsIsNotSent) {
   });
 }
 
+TEST(Flow, AConnectionThatIsSilentUntilThePolicyChangedIsJudgedByTheNewOne) {
+  with_rig(
+      R"({"id":"api","hosts":["api.corp.example"],"ports":[TLS,443]})",
+      [](Rig& rig) -> asio::awaitable<void> {
+        // By name binding its first bytes say where it goes, and the guest says when they come.
+        auto stream = rig.connect_to(0xcb007109, 443);
+        while (rig.gateway->flows().empty())
+          co_await async::sleep_for(1ms);
+        auto const applied = rig.gateway->apply(rig.policy("", "blocked", "name", 2));
+        EXPECT_EQ(applied.error, "");
+        auto const secured = co_await rig.secure(std::move(stream), "api.corp.example");
+        EXPECT_FALSE(secured);
+        EXPECT_FALSE(rig.records.has("connection", "allowed"));
+      },
+      "allowlist",
+      "name");
+}
+
 }  // namespace
 }  // namespace gateway
