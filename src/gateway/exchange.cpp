@@ -220,6 +220,10 @@ class HttpServer {
     }
     if (!head.upgrade.empty() && head.upgrade != "websocket")
       return deny(403, "upgrade_refused", "Only WebSocket upgrades are known here.");
+    // Its body and the frames after the answer would be read by two at once.
+    bool const has_body = head.body.kind == Framing::Kind::chunked || head.body.length > 0;
+    if (!head.upgrade.empty() && has_body)
+      return deny(400, "malformed_request", "A WebSocket upgrade has no body.");
     auto const policy = gateway_.policy();
     if (!policy)
       return deny(503, "no_policy", "This sandbox has no policy in force, so it has no network.");
@@ -263,6 +267,8 @@ class HttpServer {
       }
       if (!gateway_.broker())
         co_return base::fail(base::Code::unavailable, "there is no credential broker");
+      // Before it is there: a revocation must find it on its way, too.
+      flow_.credentials.push_back(one.credential);
       wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
       auto used = co_await ask_broker(std::move(use), holds);
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
@@ -272,7 +278,6 @@ class HttpServer {
       out.all.push_back({.id = fmt::format("{}/{}", used->id, used->version)});
       secrets.push_back(used->plain ? std::vector<std::string>() : secrets_of(used->value));
       head.fields.push_back({std::move(used->header), std::move(used->value)});
-      flow_.credentials.push_back(one.credential);
       record_.credential = out.all.back().id;
     }
     if (!out.all.empty()) out.scrubber = std::make_unique<Scrubber>(secrets);

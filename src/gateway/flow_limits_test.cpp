@@ -146,5 +146,41 @@ TEST(Flow, AConnectionThatIsSilentUntilThePolicyChangedIsJudgedByTheNewOne) {
       "name");
 }
 
+TEST(Flow, ACredentialThatIsRevokedWhileItIsOnItsWayIsNotSent) {
+  with_rig(with_credential, [](Rig& rig) -> asio::awaitable<void> {
+    auto stream = rig.connect("api.corp.example", rig.origin.port());
+    auto guest = co_await rig.secure(std::move(stream), "api.corp.example");
+    EXPECT_TRUE(guest);
+    if (!guest) co_return;
+    rig.busy = 1;
+    auto const sent = co_await (*guest)->write_text(fmt::format(
+        "POST /v1/messages HTTP/1.1\r\nHost: api.corp.example:{}\r\n\r\n", rig.origin.port()));
+    EXPECT_TRUE(sent);
+    // It is asked for; the next answer is the value, given before the broker heard of the end.
+    while (rig.asked.empty() || rig.busy > 0)
+      co_await async::sleep_for(1ms);
+    rig.gateway->revoke("llm-key");
+    EXPECT_EQ(co_await rig.read_answer(**guest), "closed");
+    while (!rig.gateway->flows().empty())
+      co_await async::sleep_for(1ms);
+    EXPECT_EQ(rig.origin.received, "");
+  });
+}
+
+TEST(Flow, AnUpgradeWithABodyIsRefused) {
+  with_rig(R"({"id":"ws","hosts":["api.corp.example"],"ports":[TLS],"http":{"websocket":true}})",
+           [](Rig& rig) -> asio::awaitable<void> {
+             for (std::string const length : {"Content-Length: 5", "Transfer-Encoding: chunked"}) {
+               auto const answer = co_await rig.ask(
+                   fmt::format("GET / HTTP/1.1\r\nHost: api.corp.example:{}\r\nConnection: Upgrade"
+                               "\r\nUpgrade: websocket\r\n{}\r\n\r\n",
+                               rig.origin.port(),
+                               length));
+               EXPECT_TRUE(answer.starts_with("HTTP/1.1 400 ")) << answer;
+             }
+             EXPECT_EQ(rig.origin.received, "");
+           });
+}
+
 }  // namespace
 }  // namespace gateway
