@@ -34,8 +34,11 @@ Ledger::Verdict Ledger::judge(Count const& count, wire::SharedBudget const& budg
 }
 
 Ledger::Verdict Ledger::admit(std::span<Account const> accounts) {
-  if (counts_.size() + accounts.size() > forget_at_) forget_idle();
-  if (counts_.size() + accounts.size() > accounts_max)
+  // Whoever is counted already goes on, however many others came since.
+  auto const fresh = static_cast<std::size_t>(std::ranges::count_if(
+      accounts, [&](Account const& account) { return !counts_.contains(account.id); }));
+  if (fresh > 0 && counts_.size() + fresh > forget_at_) forget_idle();
+  if (fresh > 0 && counts_.size() + fresh > accounts_max)
     return {false, 0, "by more than can be counted", 0};
   for (std::size_t i = 0; i < accounts.size(); ++i) {
     auto const found = counts_.find(accounts[i].id);

@@ -107,6 +107,17 @@ TEST_F(LedgerTest, IsBoundedAndForgetsOnlyWhatIsWhole) {
   EXPECT_FALSE(admit("day", {std::nullopt, std::nullopt, 1}));
 }
 
+TEST_F(LedgerTest, WhoeverIsCountedGoesOnWhenManyOthersCame) {
+  wire::SharedBudget const daily{std::nullopt, std::nullopt, 100};
+  EXPECT_TRUE(admit("first", daily));
+  std::vector<DayUse> others;
+  for (std::size_t i = 1; i < Ledger::accounts_max; ++i)
+    others.push_back({std::to_string(i), std::numeric_limits<std::int64_t>::max(), 1});
+  ledger_.restore(others);
+  EXPECT_FALSE(admit("one more", daily));
+  EXPECT_TRUE(admit("first", daily));
+}
+
 TEST_F(LedgerTest, ARestartGivesNothingOfTheDayBackAndADamagedFileIsSaid) {
   std::string directory = testing::TempDir() + "/usage-XXXXXX";
   ASSERT_TRUE(::mkdtemp(directory.data()));
