@@ -5,6 +5,8 @@
 #include "domain/credential_profiles.hpp"
 #include "domain/egress_policy.hpp"
 
+#include <set>
+
 namespace broker {
 namespace {
 
@@ -12,7 +14,10 @@ using base::Code;
 
 constexpr std::size_t value_bytes_max = 16 * 1024;
 constexpr std::uint32_t lease_seconds_max = 900;
-constexpr std::size_t leases_max = 16 * 1024;
+constexpr std::size_t leases_max = 64 * 1024;
+/// Of one gateway: the sandboxes of one tenant must not take the places of all others.
+constexpr std::size_t gateway_leases_max = 128;
+constexpr std::size_t levels_max = 8;
 
 /// What a ciphertext is bound to.
 std::string context_of(std::string_view id,
@@ -188,7 +193,15 @@ base::Result<void> Vault::lease(wire::Lease const& request) {
     return base::fail(Code::invalid_argument, "a lease lasts 1 to 900 seconds");
   if (request.gateway_uid == 0)
     return base::fail(Code::invalid_argument, "a lease needs the gateway's user id");
-  if (leases_.size() >= leases_max) return base::fail(Code::exhausted, "too many leases");
+  // One that is renewed takes no new place.
+  if (!leases_.contains({request.gateway_uid, request.name})) {
+    auto const first = leases_.lower_bound({request.gateway_uid, {}});
+    auto const end = leases_.lower_bound({request.gateway_uid + 1, {}});
+    bool const many = std::distance(first, end) >= std::ptrdiff_t{gateway_leases_max};
+    if (many || leases_.size() >= leases_max)
+      return base::fail(Code::exhausted,
+                        many ? "too many leases of one gateway" : "too many leases");
+  }
   auto entry = open(request);
   if (!entry) return base::passing(entry);
   first_ends_ = std::min(first_ends_, entry->not_after);
@@ -241,6 +254,9 @@ wire::Used Vault::use_budgets(std::uint32_t uid,
                               std::vector<std::string>* held) {
   drop_expired();
   auto const levels = split(request.credential);
+  // Who asks may have been taken over: each level once, and no more than there can be.
+  if (std::set(levels.begin(), levels.end()).size() != levels.size() || levels.size() > levels_max)
+    return refused("denied", "not a list of levels");
   std::vector<Ledger::Account> accounts;
   for (auto const& level : levels) {
     auto const found = leases_.find({uid, wire::budget_lease_name(level)});

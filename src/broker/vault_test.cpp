@@ -190,6 +190,44 @@ TEST_F(VaultTest, ManySandboxesShareABudgetAndNobodyDoesWithoutHis) {
   EXPECT_EQ(vault_->use(900'003, question).code, "not_found") << "another project's";
 }
 
+TEST_F(VaultTest, OneQuestionChargesABudgetOnce) {
+  wire::Lease lease;
+  lease.sandbox = "i1";
+  lease.gateway_uid = 900'001;
+  lease.name = wire::budget_lease_name("project");
+  lease.sealed.credential = "budget:project:p1";
+  lease.seconds = 60;
+  lease.budget = wire::SharedBudget{std::nullopt, 1, std::nullopt};
+  ASSERT_TRUE(vault_->lease(lease));
+  wire::Use question;
+  question.scheme = "budget";
+  question.credential = "project,project";
+  std::vector<std::string> held;
+  EXPECT_EQ(vault_->use(900'001, question, &held).code, "denied");
+  question.credential = "project";
+  for (int i = 0; i < 2000; ++i)
+    question.credential += fmt::format(",{}", i);
+  EXPECT_EQ(vault_->use(900'001, question, &held).code, "denied");
+  EXPECT_TRUE(held.empty());
+  question.credential = "project";
+  EXPECT_TRUE(vault_->use(900'001, question, &held).ok);
+}
+
+TEST_F(VaultTest, OneSandboxDoesNotTakeThePlacesOfAllOthers) {
+  auto lease = lease_of(vault_->seal(seal_request()).value());
+  for (int i = 0; i < 128; ++i) {
+    lease.name = fmt::format("key-{}", i);
+    ASSERT_TRUE(vault_->lease(lease));
+  }
+  EXPECT_TRUE(vault_->lease(lease)) << "one that is renewed takes no new place";
+  lease.name = "one-more";
+  auto const many = vault_->lease(lease);
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().code(), base::Code::exhausted);
+  lease.gateway_uid = 900'002;
+  EXPECT_TRUE(vault_->lease(lease));
+}
+
 TEST_F(VaultTest, ABudgetIsNoCredentialAndACredentialNoBudget) {
   ASSERT_TRUE(vault_->lease(lease_of(vault_->seal(seal_request()).value())));
   wire::Lease lease;
