@@ -11,6 +11,10 @@ using base::Code;
 constexpr int attempts_max = 4;
 // What a worker takes is 8 MiB, credentials and the rest of a start with it.
 constexpr std::size_t policy_bytes_max = 6 << 20;
+// Of one sandbox, of which a broker keeps the places and a worker takes the bytes. Whose name comes
+// after them cannot be used.
+constexpr std::size_t credentials_max = 64;
+constexpr std::size_t credential_bytes_max = 1 << 20;
 constexpr std::chrono::milliseconds moving_pause{200};
 constexpr std::chrono::seconds recent{300};
 
@@ -72,6 +76,44 @@ void add_budgets(NetworkPlan& plan, std::string const& sandbox) {
     lease.budget = *together;
     plan.credentials.push_back(std::move(lease));
   }
+}
+
+/// False when it has as many as it may have.
+bool add_lease(NetworkPlan& plan,
+               std::string const& sandbox,
+               std::string name,
+               wire::Sealed sealed) {
+  std::size_t count = 0;
+  std::size_t bytes = wire::encode_text(sealed).size();
+  for (auto const& one : plan.credentials) {
+    if (one.budget) continue;
+    ++count;
+    bytes += wire::encode_text(one.sealed).size();
+  }
+  if (count >= credentials_max || bytes > credential_bytes_max) return false;
+  wire::Lease lease;
+  lease.sandbox = sandbox;
+  lease.name = std::move(name);
+  lease.sealed = std::move(sealed);
+  plan.credentials.push_back(std::move(lease));
+  return true;
+}
+
+constexpr auto too_many_credentials = "the policies over this sandbox name too many credentials";
+
+/// What is in force where the stored levels cannot be: nothing. What a level takes away must not
+/// wait for a text beside it that is too long: that one's author would choose what he obeys.
+NetworkPlan nothing_of(std::vector<store::PolicyRow> const& rows, std::string why) {
+  NetworkPlan out;
+  for (auto const& row : rows)
+    out.policy.generation += row.version;
+  out.policy.levels.push_back({"sandbox", {}});
+  out.troubles.push_back({"sandbox", "", std::move(why)});
+  return out;
+}
+
+bool is_nothing(NetworkPlan const& plan) {
+  return plan.levels.empty() && !plan.troubles.empty();
 }
 
 std::set<std::string> names_in(wire::EffectivePolicy const& policy) {
@@ -202,23 +244,16 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
     bindings[name] = one.row.binding;
     refused[name] = why_not_granted(one.row, of->project_public_id, of->sandbox);
     if (!refused[name].empty()) continue;
-    wire::Lease lease;
-    lease.sandbox = of->sandbox;
-    lease.name = name;
-    lease.sealed = std::move(one.sealed);
-    plan->credentials.push_back(std::move(lease));
+    if (!add_lease(*plan, of->sandbox, name, std::move(one.sealed)))
+      refused[name] = too_many_credentials;
   }
   auto brought = co_await brought_along(of, &names, deadline);
   if (!brought) co_return base::passing(brought);
   for (auto& one : *brought) {
     if (!names.contains(one.name)) continue;
     bindings[one.name] = one.sealed.binding;
-    refused[one.name].clear();
-    wire::Lease lease;
-    lease.sandbox = of->sandbox;
-    lease.name = one.name;
-    lease.sealed = std::move(one.sealed);
-    plan->credentials.push_back(std::move(lease));
+    bool const added = add_lease(*plan, of->sandbox, one.name, std::move(one.sealed));
+    refused[one.name] = added ? "" : too_many_credentials;
   }
   for (auto const& level : plan->policy.levels) {
     for (std::size_t i = 0; i < level.policy.rules.size(); ++i) {
@@ -248,15 +283,31 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
   co_return base::Result<void>();
 }
 
+/// plan() for one that runs. The database that does not answer is no reason for anything.
+static async::Task<NetworkPlan> plan_of_live(NetworkService* service,
+                                             store::Store* store,
+                                             NetworkOf of,
+                                             base::Deadline deadline) {
+  auto stored = co_await service->plan(of, {}, deadline);
+  bool const unfit = !stored && (stored.error().code() == Code::invalid_argument ||
+                                 stored.error().code() == Code::too_large);
+  if (!unfit) co_return stored;
+  auto rows =
+      co_await store->policies.over(of.project_id, of.template_public_id, of.sandbox, deadline);
+  if (!rows) co_return base::passing(rows);
+  co_return nothing_of(*rows, stored.error().message());
+}
+
 async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxRow row,
                                                                  std::string credential) {
   Enforced out;
   out.sandbox = row.public_id;
   auto const deadline = base::system_clock().in(options_.per_sandbox);
   if (!credential.empty()) {
-    auto stored = co_await plan(network_of(row), {}, deadline);
+    auto stored = co_await plan_of_live(this, &store_, network_of(row), deadline);
     if (!stored) co_return base::passing(stored);
-    if (!names_in(stored->policy).contains(credential)) co_return std::optional<Enforced>();
+    bool const concerned = is_nothing(*stored) || names_in(stored->policy).contains(credential);
+    if (!concerned) co_return std::optional<Enforced>();
   }
   if (!options_.has_uplink) {
     out.note = offline_note;
@@ -270,7 +321,9 @@ async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxR
     }
     auto applied = co_await apply_current(row, deadline);
     if (applied) {
-      out.in_force = true;
+      out.in_force = applied->error.empty();
+      out.failed = !out.in_force;
+      out.note = applied->error;
       out.generation = applied->generation;
       out.connections = applied->connections;
       out.cut = applied->cut;
@@ -290,11 +343,12 @@ async::Task<std::optional<Enforced>> NetworkService::enforce_one(store::SandboxR
   }
 }
 
-/// Until what its worker has is what is stored: a change that came meanwhile is taken along.
+/// Until what its worker has is what is stored: a change that came meanwhile is taken along. With
+/// an error where what is stored cannot be, and nothing is in its place.
 async::Task<wire::GatewayApplied> NetworkService::apply_current(store::SandboxRow row,
                                                                 base::Deadline deadline) {
   for (int attempt = 1;; ++attempt) {
-    auto wanted = co_await plan(network_of(row), {}, deadline);
+    auto wanted = co_await plan_of_live(this, &store_, network_of(row), deadline);
     if (!wanted) co_return base::passing(wanted);
     wire::SetPolicy message{row.epoch, wanted->policy, wanted->credentials};
     auto applied =
@@ -302,8 +356,11 @@ async::Task<wire::GatewayApplied> NetworkService::apply_current(store::SandboxRo
     // The gateway has a newer one: somebody else's change was faster.
     bool const outdated = !applied && applied.error().code() == Code::invalid_argument;
     if (!applied && !(outdated && attempt < attempts_max)) co_return base::passing(applied);
-    auto now = co_await plan(network_of(row), {}, deadline);
+    auto now = co_await plan_of_live(this, &store_, network_of(row), deadline);
     if (!now) co_return base::passing(now);
+    if (applied && is_nothing(*wanted))
+      applied->error = fmt::format("what is stored cannot be in force, so it has no network: {}",
+                                   wanted->troubles.front().sentence);
     bool const current = now->policy.generation == wanted->policy.generation &&
                          same_leases(now->credentials, wanted->credentials);
     if (applied && (current || attempt >= attempts_max)) co_return applied;
@@ -401,7 +458,8 @@ async::Task<void> NetworkService::catch_up(store::SandboxRow row,
                                            std::uint64_t generation,
                                            std::vector<wire::Lease> credentials) {
   if (!options_.has_uplink) co_return base::Result<void>();
-  auto now = co_await plan(network_of(row), {}, base::system_clock().in(options_.per_sandbox));
+  auto now = co_await plan_of_live(
+      this, &store_, network_of(row), base::system_clock().in(options_.per_sandbox));
   if (!now) co_return base::passing(now);
   bool const current =
       now->policy.generation == generation && same_leases(now->credentials, credentials);

@@ -150,6 +150,34 @@ TEST(Policy, LevelsNarrowAndChangesReachSandboxesThatRun) {
   });
 }
 
+TEST(Policy, ATextThatCannotBeInForceDoesNotKeepALimitOut) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    co_await with_uplink(bench);
+    auto const id = co_await bench.sandbox(fmt::format(R"({{"policy":{}}})", two_rules));
+    // Too many rules together, say, or of a newer version of the program.
+    store::testing::query(bench.database.conninfo,
+                          "update policies set policy = '{\"odd\":1}' where level = 'sandbox' "
+                          "returning subject");
+    auto const limit = co_await bench.ask(
+        "PUT",
+        "/v1/policies/platform/-",
+        R"({"posture":"open","rules":[{"hosts":["packages.example"],"action":"deny"}]})");
+    EXPECT_EQ(limit.status, 200) << limit.text;
+    EXPECT_EQ(limit["sandboxes"].at(0).at("in_force"), false) << limit.text;
+    EXPECT_THAT(limit.text, HasSubstr("cannot be in force, so it has no network: the stored"));
+    EXPECT_EQ(bench.worker.policies.size(), 1u);
+    if (bench.worker.policies.empty()) co_return;
+    auto const& told = bench.worker.policies.back().second.policy;
+    EXPECT_EQ(told.generation, 2u);
+    EXPECT_EQ(told.levels.size(), 1u);
+    EXPECT_EQ(told.levels.back().policy.posture, wire::Posture::blocked);
+    auto const mended = co_await bench.ask("PUT", "/v1/sandboxes/" + id + "/policy", two_rules);
+    EXPECT_EQ(mended.status, 200) << mended.text;
+    EXPECT_EQ(mended["sandboxes"].at(0).at("in_force"), true) << mended.text;
+    EXPECT_EQ(bench.worker.policies.back().second.policy.levels.size(), 2u);
+  });
+}
+
 TEST(Policy, AMachineThatStandsStillGetsItAtOnceAndASuspendedOneWhenItComesBack) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     co_await with_uplink(bench);
@@ -327,6 +355,35 @@ TEST(Credential, OfATemplateIsNearerThanTheProjectsAndNotForOthers) {
           co_await bench.ask("PUT", fmt::format("/v1/credentials/llm-key{}", query), body);
       EXPECT_GE(odd.status, 400) << query;
     }
+    co_await broker.close();
+  });
+}
+
+TEST(Credential, ASandboxHasNoMoreOfThemThanItMayHave) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    fs::create_directories(bench.config.run_dir + "/broker");
+    co_await with_uplink(bench);
+    FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    std::string rules;
+    for (int i = 0; i < 65; ++i) {
+      auto const put =
+          co_await bench.ask("PUT",
+                             fmt::format("/v1/credentials/key-{:02}", i),
+                             R"({"value":"v","binding":{"hosts":["a.example"],"form":"bearer"}})");
+      EXPECT_EQ(put.status, 200) << put.text;
+      rules += fmt::format(
+          R"({}{{"hosts":["a.example"],"http":{{"paths":["/{}"]}},"inject":[{{"credential":"key-{:02}"}}]}})",
+          i ? "," : "",
+          i,
+          i);
+    }
+    auto const project = "/v1/policies/project/" + bench.world.project;
+    auto const set = co_await bench.ask("PUT", project, fmt::format(R"({{"rules":[{}]}})", rules));
+    EXPECT_EQ(set.status, 200) << set.text;
+    auto const id = co_await bench.sandbox();
+    EXPECT_EQ(bench.worker.starts.back().credentials.size(), 64u);
+    auto const shown = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/policy");
+    EXPECT_THAT(shown.text, HasSubstr("\\\"key-64\\\" cannot be used: the policies over this"));
     co_await broker.close();
   });
 }
