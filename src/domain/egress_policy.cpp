@@ -14,6 +14,8 @@ using wire::PolicyRule;
 constexpr std::size_t rules_max = 10'000;
 constexpr std::size_t hosts_per_rule_max = 256;
 constexpr std::size_t path_bytes_max = 1024;
+/// Of texts that each record of a decision repeats, in the memory of the host and in its audit.
+constexpr std::size_t name_bytes_max = 512;
 constexpr std::size_t levels_max = decltype(Decision::limited){}.size();
 
 struct Cidr {
@@ -290,6 +292,8 @@ base::Result<void> check_http(PolicyRule const& rule) {
   if (std::ranges::find(rule.ports, 0) != rule.ports.end()) return bad("port 0");
   for (auto const& one : rule.inject) {
     if (one.credential.empty()) return bad("inject.credential is empty");
+    if (one.credential.size() > name_bytes_max)
+      return bad("inject.credential has at most 512 bytes");
   }
   if (raw && rule.limits && rule.limits->requests_per_s)
     return bad("limits.requests_per_s needs terminated HTTP");
@@ -345,6 +349,9 @@ base::Result<Level> compile_level(wire::PolicyLevel text) {
   for (std::uint32_t i = 0; i < level.policy.rules.size(); ++i) {
     auto& rule = level.policy.rules[i];
     if (rule.id.empty()) rule.id = fmt::format("{}-{}", level.name, i + 1);
+    if (rule.id.size() > name_bytes_max)
+      return base::fail(Code::invalid_argument,
+                        fmt::format("rule {}: its id has at most 512 bytes", i + 1));
     if (auto checked = check_hosts(rule); !checked) return base::passing(checked);
     if (auto checked = check_http(rule); !checked) return base::passing(checked);
     add_to(rule.action == wire::RuleAction::allow ? level.allow : level.deny, rule, i);

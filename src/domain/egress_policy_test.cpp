@@ -179,6 +179,16 @@ TEST(EgressPolicy, RefusesWhatCannotBeEnforcedAsWritten) {
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"http":{"paths":["v1"]}})"), "");
   EXPECT_NE(compile_error(R"({"id":"x","hosts":["a.example"],"nonsense":1})"), "");
   EXPECT_EQ(compile_error(R"({"id":"x","hosts":["A.Example."]})"), "");
+  // Each record of a decision repeats them.
+  auto const named = [](std::size_t id, std::size_t credential) {
+    return compile_error(
+        fmt::format(R"({{"id":"{}","hosts":["a.example"],"inject":[{{"credential":"{}"}}]}})",
+                    std::string(id, 'x'),
+                    std::string(credential, 'k')));
+  };
+  EXPECT_EQ(named(512, 512), "");
+  EXPECT_NE(named(513, 512), "");
+  EXPECT_NE(named(512, 513), "");
 }
 
 TEST(PathGlob, StarsStayInTheirSegmentAndDoubleStarsCross) {
