@@ -13,6 +13,10 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t waiting_max = 65'536;
+constexpr std::size_t sandbox_waiting_max = 4'096;
+/// … when all together have half of what breaks the feed.
+constexpr std::size_t sandbox_waiting_least = 64;
+constexpr std::chrono::seconds room_patience(30);
 constexpr std::size_t latest_max = 4'096;
 constexpr std::chrono::milliseconds write_every(1'000);
 constexpr std::chrono::minutes retire_every(10);
@@ -75,8 +79,27 @@ void AuditFeed::add(std::string const& sandbox, std::string record) {
     broke_.notify_all();
   } else {
     waiting_.push_back(std::move(record));
+    ++waiting_of_[sandbox];
   }
   changed_.notify_all();
+}
+
+bool AuditFeed::crowded(std::string const& sandbox) const {
+  auto const found = waiting_of_.find(sandbox);
+  if (found == waiting_of_.end()) return false;
+  bool const many = waiting_.size() >= waiting_max / 2;
+  return found->second >= (many ? sandbox_waiting_least : sandbox_waiting_max);
+}
+
+asio::awaitable<void> AuditFeed::wait_while_crowded(std::string const* sandbox) {
+  while (crowded(*sandbox))
+    co_await changed_.wait();
+}
+
+asio::awaitable<bool> AuditFeed::wait_room(std::string sandbox) {
+  auto const ended = co_await async::run_until(base::system_clock().in(room_patience),
+                                               wait_while_crowded(&sandbox));
+  co_return ended == async::Ended::finished;
 }
 
 async::Task<audit::Page> AuditFeed::page(audit::Query query) const {
@@ -97,6 +120,8 @@ asio::awaitable<void> AuditFeed::run() {
 asio::awaitable<void> AuditFeed::write_out(bool last) {
   if (!log_ || (waiting_.empty() && !last)) co_return;
   auto batch = std::make_shared<std::deque<std::string>>(std::exchange(waiting_, {}));
+  waiting_of_.clear();
+  changed_.notify_all();
   auto const written = co_await async::blocking(
       [log = log_, checkpoints = checkpoints_, batch, last]() -> base::Result<void> {
         for (auto const& record : *batch) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,12 @@ class AuditFeed {
   async::Task<wire::AuditCheckpoints> checkpoints(std::uint64_t after) const;
   /// `record`: one JSON object on one line.
   void add(std::string const& sandbox, std::string record);
+
+  /// Has it as many records waiting as one sandbox may have? Whoever brings its next one waits for
+  /// room first: else one that is loud would break the feed, and the network of all others with it.
+  bool crowded(std::string const& sandbox) const;
+  /// False when there was none for long.
+  boost::asio::awaitable<bool> wait_room(std::string sandbox);
 
   /// Of what is on disk.
   async::Task<audit::Page> page(audit::Query query) const;
@@ -60,11 +67,13 @@ class AuditFeed {
  private:
   boost::asio::awaitable<void> write_out(bool last = false);
   boost::asio::awaitable<void> retire_sometimes();
+  boost::asio::awaitable<void> wait_while_crowded(std::string const* sandbox);
 
   std::string directory_;
   std::shared_ptr<audit::Log> log_;  // shared: a write that is under way keeps it
   std::shared_ptr<audit::Checkpoints> checkpoints_;
   std::deque<std::string> waiting_;
+  std::map<std::string, std::size_t> waiting_of_;  // how many of them, by sandbox
   std::deque<Numbered> latest_;
   std::uint64_t last_ = 0;
   bool broken_ = false;

@@ -46,6 +46,33 @@ TEST(AuditFeed, WritesAChainThatVerifiesAndTellsFollowers) {
   });
 }
 
+TEST(AuditFeed, WhoeverIsLoudWaitsAndBreaksItForNobody) {
+  async::run_test([]() -> boost::asio::awaitable<void> {
+    TempDir const dir;
+    auto const executor = co_await boost::asio::this_coro::executor;
+    AuditFeed feed(executor, dir.path() + "/audit");
+    auto const opened = co_await feed.open();
+    EXPECT_TRUE(opened);
+    std::size_t loud = 0;
+    for (int i = 0; i < 500; ++i) {
+      auto const sandbox = fmt::format("i{}", i);
+      for (int n = 0; n < 5000 && !feed.crowded(sandbox); ++n, ++loud)
+        feed.add(sandbox, "{}");
+      EXPECT_TRUE(feed.crowded(sandbox));
+    }
+    EXPECT_EQ(loud, feed.waiting());
+    EXPECT_FALSE(feed.broken());
+    EXPECT_FALSE(feed.crowded("another"));
+    async::TaskGroup tasks(executor);
+    tasks.spawn("write", feed.run());
+    auto const room = co_await feed.wait_room("i0");
+    EXPECT_TRUE(room);
+    EXPECT_FALSE(feed.crowded("i0"));
+    tasks.cancel();
+    co_await tasks.join();
+  });
+}
+
 TEST(AuditFeed, SignsWhatItHasWrittenAtItsEndAndTheNextLifeGoesOnFromIt) {
   async::run_test([]() -> boost::asio::awaitable<void> {
     TempDir const dir;

@@ -29,6 +29,8 @@ constexpr std::size_t crashes_max = 3;
 constexpr std::uint32_t lease_seconds = 900;
 constexpr std::chrono::seconds lease_half_life(lease_seconds / 2);
 constexpr std::size_t event_bytes_max = 1 << 20;
+/// Its texts are of a gateway's own making or of a policy, which bounds them.
+constexpr std::size_t decision_bytes_max = 8 << 10;
 constexpr std::size_t log_bytes_per_s = 16 * 1024;
 constexpr int rules_unknown_max = 3;
 constexpr char rules_altered[] = "somebody changed the packet rules of its slot";
@@ -241,8 +243,12 @@ asio::awaitable<void> GatewayLink::read_events() {
       auto event = wire::decode_text<wire::GatewayEvent>(
           std::string_view(received).substr(0, end), wire::UnknownKeys::ignore, event_bytes_max);
       received.erase(0, end + 1);
-      if (!event) co_return;  // it speaks something else: not ours any more
+      // It speaks something else, or at great length: not ours any more.
+      if (!event || (event->decision && end > decision_bytes_max)) co_return;
       on_event(std::move(*event));
+      if (!host_.audit.crowded(wanted_.sandbox)) continue;
+      bool const room = co_await host_.audit.wait_room(wanted_.sandbox);
+      if (!room) co_return;
     }
     if (received.size() > event_bytes_max) co_return;
   }
