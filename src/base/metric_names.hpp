@@ -24,17 +24,19 @@ inline constexpr Metric mint_seconds{"space_mint_seconds", histogram, gateway, "
 inline constexpr Metric decision_seconds{"space_decision_seconds", histogram, gateway, "", "Judging one connection by the policy", quick};
 inline constexpr Metric upstream_connect_seconds{"space_upstream_connect_seconds", histogram, gateway, "", "Reaching a server: its name resolved and connected, without TLS", slow};
 inline constexpr Metric upstream_failures{"space_upstream_failures_total", counter, gateway, "stage", "Servers that were not reached, by where it ended: resolve, private_address, connect or tls"};
+inline constexpr Metric upstream_tls_failures{"space_upstream_tls_failures_total", counter, gateway, "reason", "Of those, by tls: certificate_expired, certificate_not_yet_valid, certificate_of_another_name, certificate_untrusted, timeout or handshake"};
 // The boundary, as workers count it from what they write into the audit log.
-inline constexpr Metric egress_flows{"space_egress_flows_total", counter, worker, "decision,reason", "Connections of guests that were judged"};
-inline constexpr Metric egress_requests{"space_egress_requests_total", counter, worker, "decision,status", "HTTP requests of guests; status is a class such as 2xx, also of the gateway's own refusals"};
+inline constexpr Metric egress_flows{"space_egress_flows_total", counter, worker, "decision,reason,posture,class", "Connections of guests that were judged; class is of the rule that allowed it: http, passthrough, tcp, address (a network), open (no rule) or none (not allowed)"};
+inline constexpr Metric egress_requests{"space_egress_requests_total", counter, worker, "decision,status,rule_kind", "HTTP requests of guests; rule_kind is of the rule that decided: credential, http (methods or paths), host or none; status is a class such as 2xx, also of the gateway's own refusals"};
 inline constexpr Metric egress_bytes{"space_egress_bytes_total", counter, worker, "direction", "Bytes of requests (up) and answers (down) that passed"};
 inline constexpr Metric budget_hits{"space_budget_hits_total", counter, worker, "budget", "Refusals because a budget was used up"};
-inline constexpr Metric credential_injections{"space_credential_injections_total", counter, worker, "result", "Requests for which a credential was wanted: ok, refused or unavailable"};
+inline constexpr Metric credential_injections{"space_credential_injections_total", counter, worker, "result,type", "Requests for which a credential was wanted: ok, refused or unavailable; type is its form, or none where none was put in"};
 inline constexpr Metric scrub_hits{"space_scrub_hits_total", counter, worker, "", "Times that a credential was found in an answer and taken out"};
 inline constexpr Metric credential_quarantines{"space_credential_quarantines_total", counter, worker, "", "Credentials that were taken away because a server sent them back"};
 inline constexpr Metric policy_apply_seconds{"space_policy_apply_seconds", histogram, worker, "result", "From a changed policy's arrival at the worker until it was in force on live connections: ok or failed", slow};
 inline constexpr Metric gateway_restarts{"space_gateway_restarts_total", counter, worker, "", "Gateways that died and were replaced"};
 inline constexpr Metric networks_off{"space_networks_switched_off_total", counter, worker, "", "Sandboxes whose network was switched off because something of the boundary failed"};
+inline constexpr Metric guard_drops{"space_guard_drops_total", counter, worker, "rule", "Frames of guests that their slot's guard dropped: sender, receiver, protocol, arp, source_address, ip_header, special_address, connection_rate, network_budget or nowhere_to_go"};
 inline constexpr Metric audit_gaps{"space_audit_gap_records_total", counter, worker, "", "Decisions that were not recorded one by one"};
 inline constexpr Metric audit_waiting{"space_audit_waiting_records", gauge, worker, "", "Decisions that are not in the audit log yet; below a second's worth unless its disk is slow"};
 // Lives.
@@ -58,7 +60,7 @@ inline constexpr Metric api_started{"space_api_start_time_seconds", gauge, api, 
 inline constexpr Metric samples_refused{"space_metric_samples_refused_total", counter, api, "", "Samples of workers that were no metric of this table"};
 // clang-format on
 
-inline constexpr std::array<Metric const*, 35> all{&egress_flows,
+inline constexpr std::array<Metric const*, 37> all{&egress_flows,
                                                    &egress_requests,
                                                    &egress_bytes,
                                                    &dns_queries,
@@ -67,6 +69,7 @@ inline constexpr std::array<Metric const*, 35> all{&egress_flows,
                                                    &decision_seconds,
                                                    &upstream_connect_seconds,
                                                    &upstream_failures,
+                                                   &upstream_tls_failures,
                                                    &budget_hits,
                                                    &credential_injections,
                                                    &scrub_hits,
@@ -74,6 +77,7 @@ inline constexpr std::array<Metric const*, 35> all{&egress_flows,
                                                    &policy_apply_seconds,
                                                    &gateway_restarts,
                                                    &networks_off,
+                                                   &guard_drops,
                                                    &audit_gaps,
                                                    &audit_waiting,
                                                    &start_seconds,

@@ -11,7 +11,7 @@
 namespace base {
 namespace {
 
-constexpr std::size_t series_max = 64;  // of one family
+constexpr std::size_t series_max = 128;  // of one family
 constexpr std::size_t word_max = 40;
 constexpr double value_max = 1e15;
 constexpr std::uint64_t bucket_max = std::uint64_t{1} << 50U;

@@ -24,8 +24,8 @@ std::string text_of(Metrics const& metrics, std::string node = {}) {
 
 TEST(Metrics, CountSetAndObserveAreTextForPrometheus) {
   Metrics all;
-  all.count(metric::egress_flows, {"denied", "no_rule"});
-  all.count(metric::egress_flows, {"denied", "no_rule"}, 2);
+  all.count(metric::egress_flows, {"denied", "no_rule", "open", "none"});
+  all.count(metric::egress_flows, {"denied", "no_rule", "open", "none"}, 2);
   all.set(metric::sandboxes, 7, {"running"});
   all.set(metric::sandboxes, 5, {"running"});
   all.observe(metric::mint_seconds, 0.00015);
@@ -34,7 +34,7 @@ TEST(Metrics, CountSetAndObserveAreTextForPrometheus) {
   EXPECT_THAT(text,
               HasSubstr("# TYPE space_egress_flows_total counter\n"
                         "space_egress_flows_total{node=\"a\\\"b\\\\c\\nd\",decision=\"denied\","
-                        "reason=\"no_rule\"} 3\n"));
+                        "reason=\"no_rule\",posture=\"open\",class=\"none\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("state=\"running\"} 5\n"));
   EXPECT_THAT(text_of(all),
               HasSubstr("space_mint_seconds_bucket{le=\"0.0001\"} 0\n"
@@ -46,10 +46,13 @@ TEST(Metrics, CountSetAndObserveAreTextForPrometheus) {
 
 TEST(Metrics, LabelsAreWordsAndSeriesAreBounded) {
   Metrics all;
-  all.count(metric::egress_flows, {"denied", "secret.example\" } evil 1\n"});
-  all.count(metric::egress_flows, {"denied"});
+  all.count(metric::egress_requests, {"denied", "secret.example\" } evil 1\n", "host"});
+  all.count(metric::egress_requests, {"denied", "other", "host"});
+  all.count(metric::egress_requests, {"denied"});
   all.observe(metric::start_seconds, 1, {"warm machine"});
-  EXPECT_THAT(text_of(all), HasSubstr("{decision=\"denied\",reason=\"other\"} 2\n"));
+  EXPECT_THAT(text_of(all),
+              HasSubstr("{decision=\"denied\",status=\"other\",rule_kind=\"host\"} 2\n"));
+  EXPECT_THAT(text_of(all), HasSubstr("status=\"other\",rule_kind=\"other\"} 1\n"));
   EXPECT_THAT(text_of(all), HasSubstr("_count{way=\"warm_machine\"} 1\n"));
   EXPECT_THAT(text_of(all), Not(HasSubstr("example")));
   for (int i = 0; i < 1000; ++i)
@@ -61,7 +64,7 @@ TEST(Metrics, LabelsAreWordsAndSeriesAreBounded) {
     sum += sample.value;
     ++series;
   }
-  EXPECT_LE(series, 65U);
+  EXPECT_LE(series, 129U);
   EXPECT_EQ(sum, 1000) << "what has no series of its own is counted all the same";
 }
 

@@ -26,6 +26,20 @@ base::Error why_not_reached(std::vector<Address> const& tried, base::Error last)
       last.message());
 }
 
+std::string_view tls_failure_of(base::Error const& error) {
+  if (error.code() == base::Code::deadline_exceeded) return "timeout";
+  std::string_view const text = error.message();
+  auto const has = [text](std::string_view words) {
+    return text.find(words) != std::string_view::npos;
+  };
+  // What the server said of us is in the words of an alert.
+  if (has("alert")) return "handshake";
+  if (has("certificate has expired")) return "certificate_expired";
+  if (has("certificate is not yet valid")) return "certificate_not_yet_valid";
+  if (has("mismatch")) return "certificate_of_another_name";
+  return has("certificate") || has("CA") ? "certificate_untrusted" : "handshake";
+}
+
 async::Task<Dialer::Connected> Dialer::dial(domain::HostName host,
                                             std::uint16_t port,
                                             base::Deadline deadline) {
@@ -56,7 +70,10 @@ async::Task<Dialer::Connected> Dialer::dial_tls(domain::HostName host,
   if (!connected) co_return base::passing(connected);
   auto secured =
       co_await tls::connect(trust_, std::move(connected->stream), std::move(name), deadline);
-  if (!secured) count_failure("tls");
+  if (!secured) {
+    count_failure("tls");
+    base::metrics().count(metric::upstream_tls_failures, {tls_failure_of(secured.error())});
+  }
   if (!secured) co_return base::passing(secured, "upstream");
   Connected out;
   out.stream = std::move(*secured);

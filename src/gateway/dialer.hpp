@@ -9,6 +9,11 @@ namespace gateway {
 /// `last` in words that help when nothing but IPv6 was tried. Pure.
 base::Error why_not_reached(std::vector<Address> const& tried, base::Error last);
 
+/// Why a server's TLS failed, as a word for metrics: certificate_expired,
+/// certificate_not_yet_valid, certificate_of_another_name, certificate_untrusted, timeout or
+/// handshake. Pure.
+std::string_view tls_failure_of(base::Error const& error);
+
 /// The only place from which bytes leave: connects to names and addresses that policy has allowed.
 /// The very address that passed the filter is the one connected to; nothing is resolved twice.
 class Dialer {

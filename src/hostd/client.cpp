@@ -207,6 +207,12 @@ base::Result<void> Client::check_uplink() const {
   return {};
 }
 
+base::Result<GuardDrops> Client::count_drops(std::uint32_t slot) const {
+  auto got = ask(path_, request_for(Action::count_drops, slot), 0);
+  if (!got) return base::passing(got, "count what a slot's guard dropped");
+  return got->reply.drops;
+}
+
 base::Result<void> Client::end_gateway(std::uint32_t slot) const {
   auto got = ask(path_, request_for(Action::end_gateway, slot), 0);
   if (!got) return base::passing(got, "end a gateway");

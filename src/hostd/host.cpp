@@ -166,6 +166,8 @@ Answer Host::handle(Request const& request, Passed passed) {
       return check_rules(request.slot, request.passage);
     case Action::check_uplink:
       return check_uplink();
+    case Action::count_drops:
+      return count_drops(request.slot);
     case Action::end_vmm:
       break;
   }

@@ -94,6 +94,7 @@ class Host {
   Answer let_through(std::uint32_t slot, Passage const& passage);
   Answer check_rules(std::uint32_t slot, Passage const& passage);
   Answer check_uplink();
+  Answer count_drops(std::uint32_t slot);
   base::Result<Answer> try_start_gateway(std::uint32_t slot);
   base::Result<void> launch_gateway(std::uint32_t slot, int errors);
   base::Result<void> connect_gateway(std::uint32_t slot, Answer& answer);

@@ -2,8 +2,11 @@
 
 #include "base/log.hpp"
 #include "hostd/answers.hpp"
+#include "hostd/guard_drops.hpp"
 #include "hostd/host.hpp"
+#include "hostd/nft.hpp"
 #include "hostd/slot_network.hpp"
+#include "os/netns.hpp"
 
 #include <unistd.h>
 
@@ -46,6 +49,19 @@ Answer Host::check_rules(std::uint32_t slot, Passage const& passage) {
   }
   base::log::error("slot_rules_altered", {{"slot", slot}, {"closed", closed.has_value()}});
   return answer_of(Status::altered, "the slot's rules are not ours");
+}
+
+Answer Host::count_drops(std::uint32_t slot) {
+  if (state_of(slot) == SlotState::absent) return answer_of(Status::absent, "no such slot");
+  auto netns = netns_of(slot);
+  if (!netns) return failed(netns.error());
+  auto inside = os::InNetns::enter(os::FdRef(*netns));
+  if (!inside) return failed(inside.error());
+  auto listing = list_counts("list table netdev guard\n");
+  if (!listing) return failed(listing.error());
+  auto answer = answer_of(Status::ok);
+  answer.reply.drops = drops_in(*listing);
+  return answer;
 }
 
 Answer Host::check_uplink() {

@@ -33,13 +33,15 @@ void write_all(int to, std::string_view text) {
   }
 }
 
+enum class Counts : std::uint8_t { left_out, listed };
+
 /// In the child: 0 and what was listed on `report`, or the reason there.
-int run(std::string const& commands, int report) {
+int run(std::string const& commands, Counts counts, int report) {
   auto* const context = nft_ctx_new(NFT_CTX_DEFAULT);
   if (context == nullptr) return 1;
   nft_ctx_buffer_error(context);
   nft_ctx_buffer_output(context);
-  nft_ctx_output_set_flags(context, NFT_CTX_OUTPUT_STATELESS);
+  if (counts == Counts::left_out) nft_ctx_output_set_flags(context, NFT_CTX_OUTPUT_STATELESS);
   bool const done = nft_run_cmd_from_buffer(context, commands.c_str()) == 0;
   auto const* text = done ? nft_ctx_get_output_buffer(context) : nft_ctx_get_error_buffer(context);
   if (text != nullptr)
@@ -47,7 +49,9 @@ int run(std::string const& commands, int report) {
   return done ? 0 : 1;
 }
 
-base::Result<std::string> run_aside(std::string const& commands, char const* step) {
+base::Result<std::string> run_aside(std::string const& commands,
+                                    char const* step,
+                                    Counts counts = Counts::left_out) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return base::fail_errno("make a pipe");
   os::Fd const report(ends[0]);
@@ -56,7 +60,7 @@ base::Result<std::string> run_aside(std::string const& commands, char const* ste
   // with it.
   pid_t const child = ::fork();
   if (child < 0) return base::fail_errno("start the loader of packet rules");
-  if (child == 0) ::_exit(run(commands, report_write.get()));
+  if (child == 0) ::_exit(run(commands, counts, report_write.get()));
   report_write.reset();
   std::string said;
   std::array<char, 16 * 1024> part{};
@@ -104,6 +108,10 @@ base::Result<void> load_rules(std::string const& rules) {
 
 base::Result<std::string> list_rules(std::string const& command) {
   return run_aside(command, "list the packet rules");
+}
+
+base::Result<std::string> list_counts(std::string const& command) {
+  return run_aside(command, "list the counts of packet rules", Counts::listed);
 }
 
 base::Result<std::uint32_t> rules_generation() {

@@ -44,6 +44,7 @@ enum class Action : std::uint32_t {
   check_rules,   // slot, passage → ok when the slot's packet rules are exactly ours; altered when
                  // somebody changed or flushed them: it is closed then
   check_uplink,  // slot 0 → ok, or altered: the uplink's rules were changed, and are ours again
+  count_drops,   // slot → how many frames its guard has dropped since its rules were loaded
 };
 
 enum class Status : std::int32_t {
@@ -112,6 +113,10 @@ struct Request {
 /// exited: the VMM is gone, end_vmm is due. spent: its VMM was ended, only remove_slot is left.
 enum class SlotState : std::uint32_t { absent = 0, empty = 1, running = 2, exited = 3, spent = 4 };
 
+/// Frames by the rule that dropped them: guard_drops.hpp names them.
+inline constexpr std::size_t guard_rules = 10;
+using GuardDrops = std::array<std::uint64_t, guard_rules>;
+
 struct Reply {
   Status status = Status::ok;
   std::array<char, 124> reason{};  // what failed and why, zero-terminated; for the operator's log
@@ -124,6 +129,7 @@ struct Reply {
   std::uint32_t out_of_memory = 0;  // the control group's limit killed it
   std::uint32_t features = 0;       // hello: FeatureBits
   Engine engine = Engine::qemu;     // start_vmm, attach_vmm
+  GuardDrops drops{};               // count_drops
 };
 
 enum FeatureBits : std::uint32_t {

@@ -81,7 +81,7 @@ std::string_view fault_in(Request const& request, Bounds const& bounds) {
   auto const action = request.action;
   if (!in(static_cast<std::uint32_t>(action),
           static_cast<std::uint32_t>(Action::hello),
-          static_cast<std::uint32_t>(Action::check_uplink))) {
+          static_cast<std::uint32_t>(Action::count_drops))) {
     return "action: unknown";
   }
   bool const of_no_slot = action == Action::hello || action == Action::check_uplink;

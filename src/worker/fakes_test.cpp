@@ -220,6 +220,9 @@ FakeHostd::Answer FakeHostd::on_slot(hostd::Request const& request,
       for (int i = 0; i < 2; ++i)
         out.fds.push_back(std::move(socket_pair().first));
       return out;
+    case hostd::Action::count_drops:
+      out.reply.drops.front() = drops;
+      return out;
     case hostd::Action::check_rules:
       // A slot of the pool stays in sight until it is removed.
       if (altered_slot == static_cast<int>(request.slot)) {

@@ -65,6 +65,7 @@ std::string audit_record(std::string const& sandbox,
 GatewayLink::GatewayLink(GatewayHost host, Wanted wanted, TellGuest tell_guest)
     : host_(std::move(host)),
       wanted_(std::move(wanted)),
+      words_(wanted_.policy, wanted_.credentials),
       tell_guest_(std::move(tell_guest)),
       changing_(host_.executor),
       writing_(host_.executor),
@@ -314,7 +315,7 @@ asio::awaitable<void> GatewayLink::renew_broker() {
 }
 
 void GatewayLink::record(wire::GatewayDecision const& decision) {
-  count_decision(base::metrics(), decision);
+  count_decision(base::metrics(), decision, words_);
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
   host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
   // At the first hit; and at the end of an exchange, as gateways tell that are older than we.
@@ -464,6 +465,7 @@ async::Task<wire::GatewayApplied> GatewayLink::apply(
   }
   if (refused) co_return base::fail(base::Code::invalid_argument, applied_->error);
   wanted_.policy = std::move(policy);
+  words_ = PolicyWords(wanted_.policy, credentials ? *credentials : wanted_.credentials);
   auto const answer = *applied_;
   if (credentials) {
     for (auto const& old : wanted_.credentials) {

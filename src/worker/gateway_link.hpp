@@ -9,6 +9,7 @@
 #include "wire/credential.hpp"
 #include "wire/gateway.hpp"
 #include "worker/audit_feed.hpp"
+#include "worker/metrics.hpp"
 #include "worker/reflections.hpp"
 
 #include <deque>
@@ -111,6 +112,7 @@ class GatewayLink {
 
   GatewayHost host_;
   Wanted wanted_;
+  PolicyWords words_;
   TellGuest tell_guest_;
   State state_ = State::closed;
   std::optional<base::Error> error_;  // why it is off

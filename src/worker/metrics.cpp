@@ -15,30 +15,91 @@ std::string class_of(std::int32_t status) {
   return fmt::format("{}xx", status / 100);
 }
 
-void count_request(base::Metrics& into, wire::GatewayDecision const& decision) {
-  into.count(metric::egress_requests, {decision.decision, class_of(decision.status)});
+std::string key_of(std::string_view level, std::string_view rule) {
+  return fmt::format("{}|{}", level, rule);
+}
+
+std::string_view class_of_rule(wire::PolicyRule const& rule) {
+  if (rule.protocol == wire::RuleProtocol::tcp) return "tcp";
+  return rule.tls == wire::RuleTls::passthrough ? "passthrough" : "http";
+}
+
+std::string_view kind_of_rule(wire::PolicyRule const& rule) {
+  if (!rule.inject.empty()) return "credential";
+  return rule.http ? "http" : "host";
+}
+
+void count_request(base::Metrics& into,
+                   wire::GatewayDecision const& decision,
+                   PolicyWords const& words) {
+  into.count(metric::egress_requests,
+             {decision.decision, class_of(decision.status), words.kind_of(decision)});
   into.count(metric::egress_bytes, {"up"}, static_cast<double>(decision.up_bytes));
   into.count(metric::egress_bytes, {"down"}, static_cast<double>(decision.down_bytes));
   if (decision.scrub_hits > 0) into.count(metric::scrub_hits, {}, decision.scrub_hits);
   if (decision.reason == "credential_refused") {
-    into.count(metric::credential_injections, {"refused"});
+    into.count(metric::credential_injections, {"refused", "none"});
   } else if (decision.reason == "credential_unavailable") {
-    into.count(metric::credential_injections, {"unavailable"});
+    into.count(metric::credential_injections, {"unavailable", "none"});
   } else if (!decision.credential.empty()) {
-    into.count(metric::credential_injections, {"ok"});
+    into.count(metric::credential_injections, {"ok", words.form_of(decision)});
   }
 }
 
 }  // namespace
 
-void count_decision(base::Metrics& into, wire::GatewayDecision const& decision) {
+PolicyWords::PolicyWords(wire::EffectivePolicy const& policy,
+                         std::vector<wire::Lease> const& credentials) {
+  auto narrowest = policy.levels.empty() ? wire::Posture::blocked : wire::Posture::open;
+  for (auto const& [level, text] : policy.levels) {
+    narrowest = std::min(narrowest, text.posture);
+    for (auto const& rule : text.rules)
+      rules_.emplace(key_of(level, rule.id), Rule{class_of_rule(rule), kind_of_rule(rule)});
+  }
+  if (narrowest != wire::Posture::blocked)
+    posture_ = narrowest == wire::Posture::open ? "open" : "allowlist";
+  for (auto const& lease : credentials)
+    forms_.emplace(fmt::format("{}/{}", lease.sealed.credential, lease.sealed.version),
+                   lease.sealed.binding.form);
+}
+
+PolicyWords::Rule const* PolicyWords::rule_of(wire::GatewayDecision const& decision) const {
+  if (decision.rule.empty()) return nullptr;
+  auto const found = rules_.find(key_of(decision.level, decision.rule));
+  return found == rules_.end() ? nullptr : &found->second;
+}
+
+std::string_view PolicyWords::class_of(wire::GatewayDecision const& connection) const {
+  if (connection.decision != "allowed") return "none";
+  if (connection.host.empty()) return "address";
+  auto const* rule = rule_of(connection);
+  return rule ? rule->flow_class : "open";
+}
+
+std::string_view PolicyWords::kind_of(wire::GatewayDecision const& request) const {
+  auto const* rule = rule_of(request);
+  return rule ? rule->kind : "none";
+}
+
+std::string_view PolicyWords::form_of(wire::GatewayDecision const& request) const {
+  auto const found = forms_.find(request.credential);
+  if (found != forms_.end()) return found->second;
+  return request.credential.empty() ? "none" : "other";
+}
+
+void count_decision(base::Metrics& into,
+                    wire::GatewayDecision const& decision,
+                    PolicyWords const& words) {
   auto const& kind = decision.kind;
-  if (kind == "request") count_request(into, decision);
+  if (kind == "request") count_request(into, decision, words);
   // Errors are sentences, of which there is no end.
   bool const error = decision.decision == "error";
   if (kind == "connection")
     into.count(metric::egress_flows,
-               {decision.decision, error ? "error" : decision.reason},
+               {decision.decision,
+                error ? "error" : decision.reason,
+                words.posture(),
+                words.class_of(decision)},
                decision.count);
   if (kind == "dns") into.count(metric::dns_queries, {decision.decision}, decision.count);
   if (kind == "gap") into.count(metric::audit_gaps, {}, decision.count);

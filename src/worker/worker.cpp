@@ -78,7 +78,9 @@ asio::awaitable<void> Worker::run(std::shared_ptr<Sandbox> sandbox) {
   co_await sandbox->live();
   ahead_changed_.notify_all();
   auto const found = sandboxes_.find(sandbox->id());
-  if (found != sandboxes_.end() && found->second == sandbox) sandboxes_.erase(found);
+  if (found == sandboxes_.end() || found->second != sandbox) co_return;
+  guard_counts_.forget(sandbox->id());
+  sandboxes_.erase(found);
 }
 
 async::Task<wire::WorkerSandbox> Worker::start(wire::StartSandbox request) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "worker/guard_drops.hpp"
 #include "worker/host.hpp"
 #include "worker/sandbox.hpp"
 
@@ -52,6 +53,8 @@ class Worker {
   wire::NodeReport report() const;
   /// One look at the packet rules of every slot and of the way out (worker_rules.cpp).
   boost::asio::awaitable<void> check_rules();
+  /// Counts what the guards of some slots dropped; of the next ones at the next call.
+  boost::asio::awaitable<void> count_drops();
 
   Host& host() noexcept { return host_; }
 
@@ -133,6 +136,8 @@ class Worker {
   base::SteadyTime settle_began_{};
   bool draining_ = false;
   int uplink_failures_ = 0;  // of its rules, in a row
+  GuardCounts guard_counts_{base::metrics()};
+  std::string counted_last_;  // sandbox
   base::Result<void> guest_known_;
   std::map<MachineShape, Demand> demand_;
   std::set<MachineShape> looking_;  // snapshots of a former life that are still being verified

@@ -195,6 +195,7 @@ void Worker::adopt_entry(JournalEntry entry, Sandbox::Found found) {
   auto reservation = host_.capacity.adopt(held);
   auto sandbox = std::make_shared<Sandbox>(host_, std::move(entry), std::move(reservation), found);
   sandboxes_[sandbox->id()] = sandbox;
+  guard_counts_.found(sandbox->id());
   tasks_.spawn("sandbox", run(sandbox));
 }
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::chrono::milliseconds check_every(5'000);
 constexpr int uplink_failures_max = 3;
+/// Sandboxes at a look: each costs hostd a process of some 10 ms.
+constexpr std::size_t counted_at_once = 4;
 
 }  // namespace
 
@@ -18,6 +20,22 @@ asio::awaitable<void> Worker::watch_rules() {
   for (;;) {
     co_await async::sleep_for(check_every);
     co_await check_rules();
+    co_await count_drops();
+  }
+}
+
+/// A few sandboxes at a time, one after the other.
+asio::awaitable<void> Worker::count_drops() {
+  for (std::size_t i = 0; i < std::min(counted_at_once, sandboxes_.size()); ++i) {
+    counted_last_ = GuardCounts::next_after(counted_last_, sandboxes_);
+    auto const sandbox = sandboxes_.at(counted_last_);
+    using enum Sandbox::State;
+    bool const has_slot =
+        sandbox->state() == running || sandbox->state() == paused || sandbox->state() == warm;
+    if (!has_slot) continue;
+    auto const drops = co_await async::blocking(
+        [client = host_.hostd, slot = sandbox->slot()] { return client.count_drops(slot); });
+    if (drops && sandboxes_.contains(sandbox->id())) guard_counts_.note(sandbox->id(), *drops);
   }
 }
 

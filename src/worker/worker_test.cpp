@@ -160,6 +160,27 @@ TEST(Worker, ChangedRulesOfTheWayOutAreInTheAudit) {
   });
 }
 
+TEST(Worker, WhatTheGuardsOfSlotsDropIsCountedForOperators) {
+  with_worker([](Rig* rig, Life* life) -> awaitable<void> {
+    auto const counted = [] {
+      double sum = 0;
+      for (auto const& sample : base::metrics().all())
+        if (sample.name == base::metric::guard_drops.name && sample.labels.front() == "sender")
+          sum += sample.value;
+      return sum;
+    };
+    auto const before = counted();
+    EXPECT_TRUE(co_await life->worker.start(Rig::request()));
+    rig->hostd.drops = 5;
+    co_await life->worker.count_drops();
+    EXPECT_EQ(counted() - before, 5);
+    rig->hostd.drops = 7;
+    co_await life->worker.count_drops();
+    co_await life->worker.count_drops();
+    EXPECT_EQ(counted() - before, 7);
+  });
+}
+
 TEST(Worker, ASlotThatWaitsAndWhoseRulesSomebodyChangedIsThrownAway) {
   with_worker([](Rig* rig, Life* life) -> awaitable<void> {
     auto const ready = [&] { return life->worker.host().slots.ready(); };

@@ -7,6 +7,7 @@
 #include "async/testing.hpp"
 #include "base/metric_names.hpp"
 #include "base/metrics.hpp"
+#include "hostd/guard_drops.hpp"
 #include "hostd/nft.hpp"
 #include "hostd/slot_network.hpp"
 #include "integration/guest_net.hpp"
@@ -543,6 +544,24 @@ TEST_F(Link, FlushedRulesOfASlotSwitchTheNetworkOff) {
     EXPECT_THAT(seen.back().record, HasSubstr("changed the packet rules of its slot"));
   };
   live(echo_by_name, use);
+}
+
+TEST_F(Link, HostdTellsWhatTheGuardDropped) {
+  auto const dropped = [this] {
+    auto const drops = client().count_drops(slot);
+    EXPECT_TRUE(drops);
+    auto const rule = static_cast<std::size_t>(hostd::GuardRule::connection_rate);
+    return drops ? drops->at(rule) : 0;
+  };
+  EXPECT_EQ(dropped(), 0U);
+  EXPECT_TRUE(eventually([&] {
+    for (int i = 0; i < 1000; ++i)
+      guest_->begin_dial("198.18.0.1", 7);
+    return dropped() > 0;
+  }));
+  auto const nowhere = client().count_drops(slot + 1);
+  ASSERT_FALSE(nowhere);
+  EXPECT_EQ(nowhere.error().code(), base::Code::not_found);
 }
 
 TEST_F(Link, RulesThatAPolicyMadeAreKnownAlsoAfterHostdWasKilled) {

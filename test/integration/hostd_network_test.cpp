@@ -3,6 +3,7 @@
 // test holds the tap in place of a VMM.
 
 #include "hostd/gateway_sockets.hpp"
+#include "hostd/guard_drops.hpp"
 #include "hostd/nft.hpp"
 #include "hostd/rule_watch.hpp"
 #include "hostd/slot_network.hpp"
@@ -213,6 +214,35 @@ TEST_F(Slot, NoBadFrameReachesEvenItsOwnIpLayer) {
   peer_->send(from_guest(0x0800, echo()));
   EXPECT_TRUE(peer_->receive([](auto const& s) { return is_icmp(s, 0); }));
   EXPECT_EQ(ip_counter("InReceives"), before + 1);
+}
+
+TEST_F(Slot, WhatItsGuardDropsIsCountedRuleByRule) {
+  using enum hostd::GuardRule;
+  constexpr Mac stranger{2, 0, 0, 0, 0, 0x99};
+  std::vector<std::pair<hostd::GuardRule, Bytes>> const frames{
+      {sender, ethernet(gateway_mac, stranger, 0x0800, echo())},
+      {receiver, ethernet(stranger, guest_mac, 0x0800, echo())},
+      {protocol, from_guest(0x86dd, Bytes(40))},
+      {hostd::GuardRule::arp, from_guest(0x0806, Bytes(28))},
+      {source_address, from_guest(0x0800, echo({.from = {192, 0, 2, 9}}))},
+      {ip_header, from_guest(0x0800, echo({.options = {1, 1, 1, 1}}))},
+      {ip_header, from_guest(0x0800, echo({.fragment = 0x2000}))},
+      {special_address,
+       from_guest(0x0800, ip({.to = {224, 0, 0, 251}, .protocol = 17}, udp(5353, 5353, {1})))},
+      {nowhere_to_go, from_guest(0x0800, ip({.protocol = 47}, Bytes(24)))},
+  };
+  hostd::GuardDrops expected{};
+  for (auto const& [rule, frame] : frames) {
+    expected.at(static_cast<std::size_t>(rule)) += 2;
+    peer_->send(frame);
+    peer_->send(frame);
+  }
+  ASSERT_TRUE(gateway_answers());
+  auto const listing = inside([] { return hostd::list_counts("list table netdev guard\n"); });
+  ASSERT_TRUE(listing) << listing.error().detail();
+  auto const drops = hostd::drops_in(*listing);
+  for (std::size_t i = 0; i < drops.size(); ++i)
+    EXPECT_EQ(drops.at(i), expected.at(i)) << name_of(static_cast<hostd::GuardRule>(i));
 }
 
 TEST_F(Slot, ForgedAddressAnswersChangeNothing) {

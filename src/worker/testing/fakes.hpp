@@ -57,6 +57,7 @@ class FakeHostd {
   std::atomic<int> altered_slot{-1};        // its rules are not ours any more
   std::atomic<int> uplink_trouble{0};       // check_uplink fails so many times
   std::atomic<bool> altered_uplink{false};  // once
+  std::atomic<std::uint64_t> drops{0};      // each guard dropped so many frames of another sender
   /// Machines answer on their control socket: commands are obeyed, a capture writes "STATE".
   std::atomic<bool> speak_qmp{false};
   std::atomic<bool> refuse_restore{false};  // as for a state that does not fit: the machine ends
