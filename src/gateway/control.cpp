@@ -96,6 +96,10 @@ class EventSender final : public DecisionSink {
       co_await async::sleep_for(coalesce_every);
       for (auto& [key, repeat] : repeats_) {
         if (repeat.count == 0) continue;
+        if (queue_.size() >= backlog_max) {
+          lost_ += std::exchange(repeat.count, 0);
+          continue;
+        }
         repeat.decision.count = std::exchange(repeat.count, 0);
         wire::GatewayEvent event;
         event.decision = repeat.decision;
