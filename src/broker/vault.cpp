@@ -16,7 +16,7 @@ constexpr std::size_t value_bytes_max = 16 * 1024;
 constexpr std::uint32_t lease_seconds_max = 900;
 constexpr std::size_t leases_max = 64 * 1024;
 /// Of one gateway: the sandboxes of one tenant must not take the places of all others.
-constexpr std::size_t gateway_leases_max = 128;
+constexpr std::size_t gateway_leases_max = 320;
 constexpr std::size_t levels_max = 8;
 
 /// What a ciphertext is bound to.

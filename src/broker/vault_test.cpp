@@ -215,7 +215,7 @@ TEST_F(VaultTest, OneQuestionChargesABudgetOnce) {
 
 TEST_F(VaultTest, OneSandboxDoesNotTakeThePlacesOfAllOthers) {
   auto lease = lease_of(vault_->seal(seal_request()).value());
-  for (int i = 0; i < 128; ++i) {
+  for (int i = 0; i < 320; ++i) {
     lease.name = fmt::format("key-{}", i);
     ASSERT_TRUE(vault_->lease(lease));
   }

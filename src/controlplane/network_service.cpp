@@ -13,8 +13,8 @@ constexpr int attempts_max = 4;
 constexpr std::size_t policy_bytes_max = 6 << 20;
 // Of one sandbox, of which a broker keeps the places and a worker takes the bytes. Whose name comes
 // after them cannot be used.
-constexpr std::size_t credentials_max = 64;
-constexpr std::size_t credential_bytes_max = 1 << 20;
+constexpr std::size_t credentials_max = 256;
+constexpr std::size_t credential_bytes_max = 3 << 19;
 constexpr std::chrono::milliseconds moving_pause{200};
 constexpr std::chrono::seconds recent{300};
 
@@ -78,19 +78,22 @@ void add_budgets(NetworkPlan& plan, std::string const& sandbox) {
   }
 }
 
+/// What a plan's credentials take of what they may.
+struct Taken {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+};
+
 /// False when it has as many as it may have.
 bool add_lease(NetworkPlan& plan,
+               Taken& taken,
                std::string const& sandbox,
                std::string name,
                wire::Sealed sealed) {
-  std::size_t count = 0;
-  std::size_t bytes = wire::encode_text(sealed).size();
-  for (auto const& one : plan.credentials) {
-    if (one.budget) continue;
-    ++count;
-    bytes += wire::encode_text(one.sealed).size();
-  }
-  if (count >= credentials_max || bytes > credential_bytes_max) return false;
+  auto const bytes = wire::encode_text(sealed).size();
+  if (taken.count >= credentials_max || taken.bytes + bytes > credential_bytes_max) return false;
+  ++taken.count;
+  taken.bytes += bytes;
   wire::Lease lease;
   lease.sandbox = sandbox;
   lease.name = std::move(name);
@@ -235,6 +238,7 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
   if (!found) co_return base::passing(found);
   std::map<std::string, std::string> refused;
   std::map<std::string, wire::CredentialBinding> bindings;
+  Taken taken;
   for (auto const& name : names)
     refused[name] = "there is no credential of that name";
   for (auto& one : *found) {
@@ -244,7 +248,7 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
     bindings[name] = one.row.binding;
     refused[name] = why_not_granted(one.row, of->project_public_id, of->sandbox);
     if (!refused[name].empty()) continue;
-    if (!add_lease(*plan, of->sandbox, name, std::move(one.sealed)))
+    if (!add_lease(*plan, taken, of->sandbox, name, std::move(one.sealed)))
       refused[name] = too_many_credentials;
   }
   auto brought = co_await brought_along(of, &names, deadline);
@@ -252,7 +256,7 @@ async::Task<void> NetworkService::add_credentials(NetworkPlan* plan,
   for (auto& one : *brought) {
     if (!names.contains(one.name)) continue;
     bindings[one.name] = one.sealed.binding;
-    bool const added = add_lease(*plan, of->sandbox, one.name, std::move(one.sealed));
+    bool const added = add_lease(*plan, taken, of->sandbox, one.name, std::move(one.sealed));
     refused[one.name] = added ? "" : too_many_credentials;
   }
   for (auto const& level : plan->policy.levels) {

@@ -364,26 +364,33 @@ TEST(Credential, ASandboxHasNoMoreOfThemThanItMayHave) {
     fs::create_directories(bench.config.run_dir + "/broker");
     co_await with_uplink(bench);
     FakeBroker broker(co_await asio::this_coro::executor, bench.config.broker_socket());
+    auto const put =
+        co_await bench.ask("PUT",
+                           "/v1/credentials/key-000",
+                           R"({"value":"v","binding":{"hosts":["a.example"],"form":"bearer"}})");
+    EXPECT_EQ(put.status, 200) << put.text;
+    store::testing::query(
+        bench.database.conninfo,
+        "with c as (insert into credentials (id, organisation_id, project_id, name, binding, "
+        "version, created_by) select gen_random_uuid(), organisation_id, project_id, 'key-' || "
+        "lpad(n::text, 3, '0'), binding, version, '' from credentials, generate_series(1, 256) n "
+        "returning *) insert into credential_versions (credential_id, version, binding, key_id, "
+        "wrapped_key, ciphertext, actor) select c.id, c.version, c.binding, v.key_id, "
+        "v.wrapped_key, v.ciphertext, '' from c, credential_versions v returning version::text");
     std::string rules;
-    for (int i = 0; i < 65; ++i) {
-      auto const put =
-          co_await bench.ask("PUT",
-                             fmt::format("/v1/credentials/key-{:02}", i),
-                             R"({"value":"v","binding":{"hosts":["a.example"],"form":"bearer"}})");
-      EXPECT_EQ(put.status, 200) << put.text;
+    for (int i = 0; i < 257; ++i)
       rules += fmt::format(
-          R"({}{{"hosts":["a.example"],"http":{{"paths":["/{}"]}},"inject":[{{"credential":"key-{:02}"}}]}})",
+          R"({}{{"hosts":["a.example"],"http":{{"paths":["/{}"]}},"inject":[{{"credential":"key-{:03}"}}]}})",
           i ? "," : "",
           i,
           i);
-    }
     auto const project = "/v1/policies/project/" + bench.world.project;
     auto const set = co_await bench.ask("PUT", project, fmt::format(R"({{"rules":[{}]}})", rules));
     EXPECT_EQ(set.status, 200) << set.text;
     auto const id = co_await bench.sandbox();
-    EXPECT_EQ(bench.worker.starts.back().credentials.size(), 64u);
+    EXPECT_EQ(bench.worker.starts.back().credentials.size(), 256u);
     auto const shown = co_await bench.ask("GET", "/v1/sandboxes/" + id + "/policy");
-    EXPECT_THAT(shown.text, HasSubstr("\\\"key-64\\\" cannot be used: the policies over this"));
+    EXPECT_THAT(shown.text, HasSubstr("\\\"key-256\\\" cannot be used: the policies over this"));
     co_await broker.close();
   });
 }
