@@ -95,7 +95,7 @@ Retired last_of(std::string const& path) {
   while (std::getline(in, line)) {
     Parsed parsed;
     if (!parse_line(line, parsed)) break;
-    out = {parsed.sequence, std::string(parsed.hash)};
+    out = {parsed.sequence, std::string(parsed.hash), ""};
   }
   return out;
 }
@@ -119,6 +119,7 @@ struct Log::Impl {
   std::uint64_t bytes = 0;
   std::uint64_t sequence = 1;
   std::string last{genesis};
+  std::function<base::Result<void>(Retired&)> sign;
 
   base::Result<void> open_file(bool fresh) {
     auto const path = directory + "/" + file_name(number);
@@ -198,6 +199,21 @@ struct Log::Impl {
     return failed;
   }
 
+  /// Where the files before the latest one end, which may have been begun and never written to: a
+  /// disk was full, or the power failed.
+  base::Result<void> go_on_from(std::vector<std::string> const& earlier) {
+    auto retired = read_retired(directory);
+    if (!retired) return base::passing(retired);
+    auto before = std::move(*retired);
+    for (auto const& name : earlier)
+      if (auto one = last_of(directory + "/" + name); one.through > before.through)
+        before = std::move(one);
+    if (before.through == 0) return {};
+    sequence = before.through + 1;
+    last = before.hash;
+    return {};
+  }
+
   base::Result<void> recover(std::string const& name) {
     std::ifstream in(directory + "/" + name, std::ios::binary);
     std::string line;
@@ -248,7 +264,10 @@ base::Result<std::unique_ptr<Log>> Log::open(std::string directory, Limits limit
   } else {
     auto const digits = names.back().substr(6, 8);
     std::from_chars(digits.data(), digits.data() + digits.size(), impl->number);
-    done = impl->recover(names.back());
+    // Only a file without a line needs to know, and reading all the others takes its time.
+    if (last_of(impl->directory + "/" + names.back()).through == 0)
+      done = impl->go_on_from({names.begin(), names.end() - 1});
+    if (done) done = impl->recover(names.back());
   }
   if (!done) return base::passing(done);
   return std::unique_ptr<Log>(new Log(std::move(impl)));
@@ -278,7 +297,9 @@ base::Result<void> Log::retire() {
   auto const files = impl_->old_files();
   auto const count = impl_->count_too_many(files);
   for (std::size_t i = 0; i < count; ++i) {
-    auto const last = last_of(files[i].path);
+    auto last = last_of(files[i].path);
+    if (last.through > 0 && impl_->sign)
+      if (auto signed_now = impl_->sign(last); !signed_now) return signed_now;
     // Noted first: a note about a line that is still there does no harm.
     if (last.through > 0)
       if (auto noted = write_retired(impl_->directory, last); !noted) return noted;
@@ -286,6 +307,10 @@ base::Result<void> Log::retire() {
       return base::fail_errno("take an old audit file away", files[i].path);
   }
   return {};
+}
+
+void Log::sign_with(std::function<base::Result<void>(Retired&)> sign) {
+  impl_->sign = std::move(sign);
 }
 
 base::Result<void> Log::sync() {
@@ -310,7 +335,6 @@ std::string why_not_first(Parsed const& first,
                           Retired const& retired) {
   if (first.sequence == 1)
     return first.previous == genesis ? "" : "the first line follows one that never was";
-  if (retired.through == 0) return {};  // of an earlier version, which noted nothing
   // A note about lines that are still there: it was written before they went.
   if (retired.through >= first.sequence) return {};
   retired_through = retired.through;

@@ -12,6 +12,8 @@
 /// files of a bounded size; a later file begins with the hash of the earlier one's last line.
 namespace audit {
 
+struct Retired;
+
 /// Instead of what retention.hpp says, for tests.
 struct Limits {
   std::uint64_t file_bytes_max = 0;  // 0: as retention.hpp says
@@ -32,6 +34,8 @@ class Log {
   /// noting its last line. Called by itself whenever a new file is begun; from time to time by who
   /// wants ages kept.
   base::Result<void> retire();
+  /// What retire() notes is signed with it. Without one the note says no more than the chain.
+  void sign_with(std::function<base::Result<void>(Retired&)> sign);
   /// On disk when this returns.
   base::Result<void> sync();
   std::uint64_t next_sequence() const noexcept;

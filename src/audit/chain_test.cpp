@@ -159,7 +159,27 @@ TEST_F(ChainTest, ACheckpointFindsACutEndAndALogThatWasWrittenAnew) {
   write(200, {1000, 3});
   EXPECT_EQ(since(), "") << "retention took it";
   std::filesystem::remove(directory_ + "/retired");
-  EXPECT_NE(since().find("retention did not take it"), std::string::npos) << since();
+  EXPECT_NE(since().find("retention did not take them"), std::string::npos) << since();
+}
+
+TEST_F(ChainTest, AFileThatWasBegunAndNeverWrittenToGoesOnFromTheOneBefore) {
+  write(20, {1000, 100});
+  auto const before = verify(directory_).value();
+  ASSERT_GT(before.files, 1U);
+  std::ofstream(directory_ + "/audit-00000099.jsonl").flush();
+  write(1, {1000, 100});
+  EXPECT_EQ(problem(), "");
+  EXPECT_EQ(verify(directory_)->last_sequence, before.last_sequence + 1);
+  // And where retention took all that was before it.
+  write(200, {1000, 1});
+  auto const last = verify(directory_).value();
+  ASSERT_EQ(last.files, 1U);
+  ASSERT_GT(last.retired_through, 0U);
+  for (auto const& one : std::filesystem::directory_iterator(directory_))
+    if (one.path().extension() == ".jsonl") std::ofstream(one.path(), std::ios::trunc).flush();
+  write(1, {1000, 1});
+  EXPECT_EQ(problem(), "");
+  EXPECT_EQ(verify(directory_)->last_sequence, last.retired_through + 1);
 }
 
 TEST_F(ChainTest, RefusesWhatIsNotOneObject) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t hash_digits = 64;
 constexpr std::size_t told_max = 256;
+constexpr std::size_t problem_max = 256;
 constexpr std::uint64_t records_between = 1'000;
 constexpr std::chrono::seconds time_between{10};
 
@@ -39,6 +40,12 @@ std::uint64_t sequence_of(std::string_view line) {
 std::string_view hash_of(std::string_view line) {
   constexpr std::size_t tail = hash_digits + 2;  // and "}
   return line.size() > tail ? line.substr(line.size() - tail, hash_digits) : "";
+}
+
+std::string_view previous_of(std::string_view line) {
+  constexpr std::string_view prev = ",\"prev\":\"";
+  auto const at = line.find(prev);
+  return at == line.npos ? "" : line.substr(at + prev.size(), hash_digits);
 }
 
 std::string checkpoint_file(std::string const& directory) {
@@ -92,10 +99,46 @@ bool Checkpoints::due() const {
          (behind > 0 && base::system_clock().steady_now() - made_at_ >= time_between);
 }
 
+void Checkpoints::attend(Log& log) const {
+  log.sign_with([node = node_, key = key_](Retired& retired) { return key.sign(node, retired); });
+}
+
+/// Conflict: the log on disk begins later, or nobody with this key says where it begins.
+base::Result<std::uint64_t> Checkpoints::beginning() const {
+  // The disk first: retention, which may be at work, notes before it takes away.
+  auto const there = sequence_of(line_at(directory_, 0));
+  auto const retired = read_retired(directory_);
+  if (!retired) return base::fail(base::Code::conflict, retired.error().message());
+  if (retired->through > 0 && !is_signed(node_, *retired, key_.public_key()))
+    return base::fail(base::Code::conflict,
+                      "what it says of its retention is not signed with this node's key");
+  auto const first = retired->through + 1;
+  if (there > first)
+    return base::fail(
+        base::Code::conflict,
+        fmt::format("it begins with record {}, and retention took nothing from record {} on",
+                    there,
+                    first));
+  // A file may still be there that is going to be taken.
+  return there > 0 ? there : first;
+}
+
+base::Result<void> Checkpoints::take_what_is_there() const {
+  auto const line = line_at(directory_, 0);
+  Retired retired{sequence_of(line), std::string(previous_of(line)), ""};
+  if (retired.through <= 1) return {};
+  --retired.through;
+  if (auto done = key_.sign(node_, retired); !done) return done;
+  return write_retired(directory_, retired);
+}
+
 base::Result<void> Checkpoints::make() {
   wire::AuditCheckpoint one;
   one.node = node_;
-  one.first_sequence = std::max<std::uint64_t>(sequence_of(line_at(directory_, 0)), 1);
+  auto first = beginning();
+  if (!first) return base::passing(first);
+  // The latest file may be a new one without a line.
+  one.first_sequence = std::min(*first, head_);
   one.last_sequence = head_;
   one.hash = head_hash_;
   one.made_at_us = std::chrono::duration_cast<std::chrono::microseconds>(
@@ -131,12 +174,18 @@ base::Result<wire::AuditCheckpoints> Checkpoints::tell(std::uint64_t after) {
   out.hash_at_after = hash_at(after);
   // Retention may have taken that line since the latest checkpoint.
   bool const retired = after > 0 && after <= head_ && out.hash_at_after.empty();
-  if (due() || (retired && head_ > 0))
+  auto first = beginning();
+  if (!first && after == 0) {
+    if (auto taken = take_what_is_there(); !taken) return base::passing(taken);
+    first = beginning();
+  }
+  if (!first) out.problem = first.error().message();
+  if (first && (due() || (retired && head_ > 0)))
     if (auto made = make(); !made) return base::passing(made);
-  auto first = std::ranges::find_if(
+  auto begin = std::ranges::find_if(
       made_, [after](wire::AuditCheckpoint const& one) { return one.last_sequence > after; });
-  if (first == made_.end() && !made_.empty()) --first;
-  out.checkpoints.assign(first, made_.end());
+  if (begin == made_.end() && !made_.empty()) --begin;
+  out.checkpoints.assign(begin, made_.end());
   return out;
 }
 
@@ -145,6 +194,10 @@ Judged judge(std::string const& node, Known const& known, wire::AuditCheckpoints
   if (told.public_key != known.public_key) {
     out.problem = fmt::format(
         "it signs with another key than the one that is known, which goes on being the one");
+    return out;
+  }
+  if (!told.problem.empty()) {
+    out.problem = told.problem.substr(0, problem_max);
     return out;
   }
   auto latest = known.latest;
@@ -245,6 +298,9 @@ base::Result<Compared> verify_against(std::string const& directory,
     if (one != found.end()) one->second = hash_of(line);
   });
   if (!verdict) return base::passing(verdict);
+  if (verdict->retired_through > 0 && verdict->problem.empty() && !kept.empty() &&
+      !is_signed(kept.front().node, read_retired(directory).value_or(Retired{}), public_key))
+    out.comparison.problem = "what it says of its retention is not signed by its node";
   std::erase_if(found, [](auto const& one) { return one.second.empty(); });
   out.verdict = std::move(*verdict);
   if (!out.verdict.problem.empty() || !out.comparison.problem.empty()) return out;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "audit/chain.hpp"
+#include "audit/retention.hpp"
 #include "base/clock.hpp"
 #include "wire/audit.hpp"
 
@@ -16,8 +17,10 @@ namespace audit {
 
 /// What a signature covers.
 std::string signed_text(wire::AuditCheckpoint const& checkpoint);
+std::string signed_text(std::string const& node, Retired const& retired);
 /// Whether this key signed it; false also for what has no proper form.
 bool is_signed(wire::AuditCheckpoint const& checkpoint, std::string const& public_key);
+bool is_signed(std::string const& node, Retired const& retired, std::string const& public_key);
 bool is_public_key(std::string const& text);
 
 class SigningKey {
@@ -29,15 +32,20 @@ class SigningKey {
   std::string const& public_key() const noexcept { return public_key_; }
 
   base::Result<void> sign(wire::AuditCheckpoint& checkpoint) const;
+  base::Result<void> sign(std::string const& node, Retired& retired) const;
 
  private:
+  base::Result<std::string> signature_of(std::string const& text) const;
+
   struct Key;
   std::shared_ptr<Key const> key_;
   std::string public_key_;
 };
 
 /// The worker's: makes one every 1,000 records or ten seconds, at its start and at its end.
-/// Remembers the latest of them, and the very last one on disk beside the log. Any thread; reads
+/// Remembers the latest of them, and the very last one on disk beside the log. The beginning that
+/// they state is what retention noted with this key, never what happens to be on disk: where lines
+/// are missing that retention did not take, none is made, and tell() says why. Any thread; reads
 /// and writes files.
 class Checkpoints {
  public:
@@ -46,9 +54,12 @@ class Checkpoints {
                                                          std::string const& key_path,
                                                          std::string directory);
 
+  /// The log's retention signs with this key from now on; for as long as either lives.
+  void attend(Log& log) const;
   /// What is on disk now. Makes a checkpoint when one is due, or in any case with `now`.
   base::Result<void> note(Log const& log, bool now = false);
-  /// Makes one when time has come, as nobody writes.
+  /// Makes one when time has come, as nobody writes. `after` = 0: the control plane knows nothing
+  /// of this node, or an administrator has looked, and what is there is the beginning from now on.
   base::Result<wire::AuditCheckpoints> tell(std::uint64_t after);
 
  private:
@@ -56,6 +67,8 @@ class Checkpoints {
       : node_(std::move(node)), key_(std::move(key)), directory_(std::move(directory)) {}
 
   base::Result<void> make();
+  base::Result<std::uint64_t> beginning() const;
+  base::Result<void> take_what_is_there() const;
   bool due() const;
   std::string hash_at(std::uint64_t sequence);
 

@@ -39,10 +39,12 @@ class CheckpointTest : public testing::Test {
   std::shared_ptr<Checkpoints> live(int lines, Limits limits = {}, std::string_view what = "a") {
     auto log = Log::open(directory(), limits).value();
     auto checkpoints = open();
-    EXPECT_TRUE(checkpoints->note(*log, true));
+    checkpoints->attend(*log);
+    // Fails where the beginning is missing; what that means is told.
+    (void)checkpoints->note(*log, true);
     for (int i = 0; i < lines; ++i)
       EXPECT_TRUE(log->append(fmt::format(R"({{"what":"{}","n":{}}})", what, i)));
-    EXPECT_TRUE(checkpoints->note(*log, true));
+    (void)checkpoints->note(*log, true);
     return checkpoints;
   }
 
@@ -185,10 +187,63 @@ TEST_F(CheckpointTest, TheBeginningThatWentWithItsNoteIsNoticedAndRetentionIsNot
   std::string line;
   ASSERT_TRUE(std::getline(in, line));
   auto const number = std::stoull(line.substr(7));
-  ASSERT_TRUE(write_retired(directory(), {number - 1, line.substr(line.find("prev") + 7, 64)}));
+  Retired noted{number - 1, line.substr(line.find("prev") + 7, 64), ""};
+  // Of somebody who even has the key.
+  ASSERT_TRUE(SigningKey::open(key_path())->sign("node-1", noted));
+  ASSERT_TRUE(write_retired(directory(), noted));
   EXPECT_EQ(verify(directory())->problem, "") << "the chain alone does not tell";
   EXPECT_THAT(verified().comparison.problem, HasSubstr("it begins with record"));
   EXPECT_EQ(kept.first_sequence, 1U);
+}
+
+TEST_F(CheckpointTest, ABeginningThatSomebodyTookIsNeverSigned) {
+  Limits const many{1'000, 100};
+  EXPECT_EQ(collect(*live(60, many)), "");
+  fs::remove(directory() + "/audit-00000001.jsonl");
+  auto after = live(10, many);
+  EXPECT_THAT(collect(*after), HasSubstr("retention took nothing from record 1 on"));
+  EXPECT_EQ(kept_.size(), 1U) << "nothing that says it begins later";
+  EXPECT_THAT(verify(directory())->problem, HasSubstr("retention did not take them"));
+  EXPECT_THAT(verified().verdict.problem, HasSubstr("retention did not take them"));
+  // With a note of somebody's own.
+  std::ifstream in(directory() + "/audit-00000002.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(in, line));
+  Retired const forged{std::stoull(line.substr(7)) - 1, line.substr(line.find("prev") + 7, 64), ""};
+  for (auto const& signature : {std::string(), std::string(128, 'a')}) {
+    ASSERT_TRUE(write_retired(directory(), {forged.through, forged.hash, signature}));
+    EXPECT_THAT(collect(*after), HasSubstr("not signed with this node's key"));
+    EXPECT_THAT(verified().comparison.problem, HasSubstr("not signed by its node"));
+  }
+  auto const other = SigningKey::open(root_ + "/other.key").value();
+  auto by_another = forged;
+  ASSERT_TRUE(other.sign("node-1", by_another));
+  ASSERT_TRUE(write_retired(directory(), by_another));
+  EXPECT_THAT(collect(*live(10, many)), HasSubstr("not signed with this node's key"));
+  EXPECT_EQ(kept_.size(), 1U);
+  // An administrator has looked: what is there is the beginning.
+  known_ = {};
+  kept_.clear();
+  EXPECT_EQ(collect(*live(10, many)), "");
+  EXPECT_EQ(collect(*live(10, many)), "");
+  EXPECT_EQ(known_.latest->first_sequence, forged.through + 1);
+  EXPECT_EQ(verified().verdict.problem + verified().comparison.problem, "");
+}
+
+TEST_F(CheckpointTest, AnOldSignedNoteDoesNotCoverWhatWentAfterIt) {
+  Limits const small{1'000, 3};
+  EXPECT_EQ(collect(*live(60, small)), "");
+  auto const early = read_retired(directory()).value();
+  ASSERT_GT(early.through, 0U);
+  EXPECT_TRUE(is_signed("node-1", early, known_.public_key));
+  EXPECT_FALSE(is_signed("node-2", early, known_.public_key));
+  auto later = early;
+  ++later.through;
+  EXPECT_FALSE(is_signed("node-1", later, known_.public_key));
+  EXPECT_EQ(collect(*live(60, small)), "") << "retention is accepted";
+  ASSERT_GT(known_.latest->first_sequence, early.through + 1);
+  ASSERT_TRUE(write_retired(directory(), early));
+  EXPECT_THAT(collect(*live(1, {1'000, 100})), HasSubstr("retention took nothing from record"));
 }
 
 TEST_F(CheckpointTest, AnotherKeyAnotherNodeAndABrokenSignatureAreNotTaken) {

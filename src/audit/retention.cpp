@@ -93,15 +93,21 @@ base::Result<Retired> read_retired(std::string const& directory) {
   Retired out;
   std::string_view through;
   std::string_view hash;
-  bool const read =
-      split(line, through, hash) && number(through, out.through) && hash.size() == hash_digits;
-  if (!read) return base::fail(Code::invalid_argument, path + " does not say what was taken away");
-  out.hash = hash;
+  bool const two = split(line, through, hash) && number(through, out.through);
+  out.hash = hash.substr(0, hash.find(' '));
+  if (out.hash.size() < hash.size()) out.signature = hash.substr(out.hash.size() + 1);
+  if (!two || out.hash.size() != hash_digits)
+    return base::fail(Code::invalid_argument, path + " does not say what was taken away");
   return out;
 }
 
 base::Result<void> write_retired(std::string const& directory, Retired const& retired) {
-  return write_whole(directory + "/retired", fmt::format("{} {}\n", retired.through, retired.hash));
+  return write_whole(directory + "/retired",
+                     fmt::format("{} {}{}{}\n",
+                                 retired.through,
+                                 retired.hash,
+                                 retired.signature.empty() ? "" : " ",
+                                 retired.signature));
 }
 
 }  // namespace audit

@@ -25,10 +25,11 @@ base::Result<Retention> read_retention(std::string const& directory);
 base::Result<void> write_retention(std::string const& directory, Retention const& retention);
 
 /// Which line was the last that was taken away, so that whoever verifies knows that the first one
-/// that is there is the next. Nothing: none was, or it was not noted.
+/// that is there is the next. Nothing: none was. The only thing that moves a log's beginning.
 struct Retired {
   std::uint64_t through = 0;  // sequence number
   std::string hash;
+  std::string signature;  // with the node's audit key (signing.cpp); "": a log without a key
 };
 
 base::Result<Retired> read_retired(std::string const& directory);

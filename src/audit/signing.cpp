@@ -82,20 +82,40 @@ bool is_public_key(std::string const& text) {
   return is_hex(text, 2 * key_bytes);
 }
 
-bool is_signed(wire::AuditCheckpoint const& checkpoint, std::string const& public_key) {
-  // A name with a line end would let one text mean two checkpoints.
-  bool const named = checkpoint.node.find('\n') == std::string::npos;
-  if (!named || !well_formed(checkpoint) || !is_public_key(public_key)) return false;
+std::string signed_text(std::string const& node, Retired const& retired) {
+  return fmt::format("space audit retired 1\n{}\n{}\n{}\n", node, retired.through, retired.hash);
+}
+
+namespace {
+
+bool is_signed_text(std::string const& text,
+                    std::string const& hex_signature,
+                    std::string const& public_key) {
   auto const raw = from_hex(public_key);
   KeyPtr const key(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, raw.data(), raw.size()),
                    &EVP_PKEY_free);
   ContextPtr const context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   if (!key || !context) return false;
   if (EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) != 1) return false;
-  auto const signature = from_hex(checkpoint.signature);
-  auto const text = signed_text(checkpoint);
+  auto const signature = from_hex(hex_signature);
   return EVP_DigestVerify(
              context.get(), signature.data(), signature.size(), bytes_of(text), text.size()) == 1;
+}
+
+}  // namespace
+
+bool is_signed(wire::AuditCheckpoint const& checkpoint, std::string const& public_key) {
+  // A name with a line end would let one text mean two checkpoints.
+  bool const named = checkpoint.node.find('\n') == std::string::npos;
+  if (!named || !well_formed(checkpoint) || !is_public_key(public_key)) return false;
+  return is_signed_text(signed_text(checkpoint), checkpoint.signature, public_key);
+}
+
+bool is_signed(std::string const& node, Retired const& retired, std::string const& public_key) {
+  bool const formed = node.find('\n') == std::string::npos && is_hex(retired.hash, hash_digits) &&
+                      is_hex(retired.signature, 2 * signature_bytes) && retired.through >= 1 &&
+                      retired.through < sequence_max && is_public_key(public_key);
+  return formed && is_signed_text(signed_text(node, retired), retired.signature, public_key);
 }
 
 struct SigningKey::Key {
@@ -132,17 +152,29 @@ base::Result<SigningKey> SigningKey::open(std::string const& path) {
   return out;
 }
 
-base::Result<void> SigningKey::sign(wire::AuditCheckpoint& checkpoint) const {
+base::Result<std::string> SigningKey::signature_of(std::string const& text) const {
   ContextPtr const context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   std::array<unsigned char, signature_bytes> signature{};
   std::size_t length = signature.size();
-  auto const text = signed_text(checkpoint);
   bool const done =
       context &&
       EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key_->key.get()) == 1 &&
       EVP_DigestSign(context.get(), signature.data(), &length, bytes_of(text), text.size()) == 1;
-  if (!done) return base::fail(base::Code::internal, "a checkpoint cannot be signed");
-  checkpoint.signature = to_hex(signature);
+  if (!done) return base::fail(base::Code::internal, "the audit key does not sign");
+  return to_hex(signature);
+}
+
+base::Result<void> SigningKey::sign(wire::AuditCheckpoint& checkpoint) const {
+  auto made = signature_of(signed_text(checkpoint));
+  if (!made) return base::passing(made, "sign a checkpoint");
+  checkpoint.signature = std::move(*made);
+  return {};
+}
+
+base::Result<void> SigningKey::sign(std::string const& node, Retired& retired) const {
+  auto made = signature_of(signed_text(node, retired));
+  if (!made) return base::passing(made, "sign what retention takes");
+  retired.signature = std::move(*made);
   return {};
 }
 

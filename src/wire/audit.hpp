@@ -29,8 +29,9 @@ struct AuditCheckpoints {
   /// Those behind `after`, in the order in which they were made; the latest one in any case.
   std::vector<AuditCheckpoint> checkpoints;
   std::string
-      hash_at_after;  // of the line with the number `after` as the worker has it; "": it has none
+      hash_at_after;    // of the line with the number `after` as the worker has it; "": it has none
+  std::string problem;  // why no checkpoint can be made: the log's beginning went without retention
 };
-BOOST_DESCRIBE_STRUCT(AuditCheckpoints, (), (public_key, checkpoints, hash_at_after))
+BOOST_DESCRIBE_STRUCT(AuditCheckpoints, (), (public_key, checkpoints, hash_at_after, problem))
 
 }  // namespace wire

@@ -54,6 +54,7 @@ async::Task<void> AuditFeed::open(std::string node, std::string key_path) {
         if (node.empty()) return out;
         auto checkpoints = audit::Checkpoints::open(node, key_path, directory);
         if (!checkpoints) return base::passing(checkpoints);
+        (*checkpoints)->attend(*out.log);
         note(**checkpoints, *out.log, true);
         out.checkpoints = std::move(*checkpoints);
         return out;
