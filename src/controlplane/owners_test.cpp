@@ -38,6 +38,22 @@ TEST(Keys, RevocationAndExpiryActAtOnce) {
   });
 }
 
+TEST(Keys, AProjectsAdminDoesNotRevokeOneOfTheInstallation) {
+  with_api([](Bench& bench) -> asio::awaitable<void> {
+    auto const admin = co_await bench.make_key_of(bench.world.project, store::Role::admin);
+    auto const made = co_await bench.ask(
+        "POST", "/v1/keys", R"({"name":"operator","role":"admin","installation":true})");
+    EXPECT_EQ(made.status, 201) << made.text;
+    auto const at = "/v1/keys/" + made.str("id");
+    auto const refused = co_await bench.ask("DELETE", at, "", admin);
+    EXPECT_EQ(refused.status, 404) << refused.text;
+    auto const still = co_await bench.ask("GET", "/v1/organisations", "", made.str("key"));
+    EXPECT_EQ(still.status, 200) << still.text;
+    auto const revoked = co_await bench.ask("DELETE", at);
+    EXPECT_EQ(revoked.status, 200) << revoked.text;
+  });
+}
+
 TEST(Keys, RolesDecide) {
   with_api([](Bench& bench) -> asio::awaitable<void> {
     auto const reader = co_await bench.make_key_of(bench.world.project, store::Role::reader);

@@ -45,12 +45,13 @@ Statement const list_statement{
         columns),
     Kind::read};
 
+// Whoever reaches one project alone does not end a key of the installation that lives there.
 Statement const revoke_statement{
     "keys.revoke",
     fmt::format("with gone as (update api_keys k set revoked_at = coalesce(k.revoked_at, now()) "
                 "from projects p"
-                " where p.id = k.project_id and k.public_id = $2 and ($1 = '' or p.public_id = $1) "
-                "returning k.*),"
+                " where p.id = k.project_id and k.public_id = $2 and ($1 = '' or (p.public_id = $1 "
+                "and not k.installation)) returning k.*),"
                 " event as (insert into events (project_id, sandbox, type, actor, data)"
                 " select project_id, '', 'key.revoked', $3, jsonb_build_object('key', public_id, "
                 "'name', name) from gone)"
