@@ -167,6 +167,22 @@ TEST(Flow, ACredentialThatIsRevokedWhileItIsOnItsWayIsNotSent) {
   });
 }
 
+TEST(Flow, AMethodInAnotherSpellingIsNoWayAroundADenial) {
+  with_rig(
+      R"({"id":"no","hosts":["api.corp.example"],"action":"deny","http":{"methods":["POST"]}})",
+      [](Rig& rig) -> asio::awaitable<void> {
+        for (std::string const method : {"POST", "post", "PoST", "trace"}) {
+          auto const answer = co_await rig.ask(
+              fmt::format("{} / HTTP/1.1\r\nHost: api.corp.example:{}\r\nContent-Length: 0\r\n\r\n",
+                          method,
+                          rig.origin.port()));
+          EXPECT_TRUE(answer.starts_with("HTTP/1.1 40")) << answer;
+        }
+        EXPECT_EQ(rig.origin.received, "");
+      },
+      "open");
+}
+
 TEST(Flow, AnUpgradeWithABodyIsRefused) {
   with_rig(R"({"id":"ws","hosts":["api.corp.example"],"ports":[TLS],"http":{"websocket":true}})",
            [](Rig& rig) -> asio::awaitable<void> {
