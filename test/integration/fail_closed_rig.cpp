@@ -13,7 +13,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int loads_each = 3;  // connections of a way that are busy at once
 constexpr std::uint32_t policy_max_age_s = 3;
 constexpr auto ping_every = 100ms;
 constexpr auto pause = 5ms;
@@ -192,8 +191,8 @@ awaitable<void> FailClosedRig::begin() {
   for (auto const way : every_way) {
     auto const host = host_of(way);
     names_[host] = co_await aside([guest = &*guest_, host] { return guest->resolve(host); });
-    for (int i = 0; i < loads_each; ++i)
-      tasks_.spawn("load", press(way));
+    for (std::size_t i = 0; i < Tally::loads; ++i)
+      tasks_.spawn("load", press(way, i));
   }
   tasks_.spawn("stray", stray(names_.at(host_of(Way::raw))));
   tasks_.spawn("stray", stray("203.0.113.10"));
@@ -462,18 +461,18 @@ async::Task<bool> FailClosedRig::exchange(net::ByteStream* stream, Way way) {
   co_return way == Way::raw ? !heard->empty() : heard->starts_with("HTTP/1.1 200 ");
 }
 
-awaitable<void> FailClosedRig::press(Way way) {
+awaitable<void> FailClosedRig::press(Way way, std::size_t load) {
   auto& tally = tallies_.at(static_cast<std::size_t>(way));
   while (true) {
     auto stream = co_await open_way(way);
     bool open = stream.has_value();
-    if (!open) ++tally.refused;
+    if (!open) ++tally.refused.at(load);
     while (open) {
       auto going = exchange(stream->get(), way);
       auto const ended =
           co_await async::with_deadline(base::system_clock().in(attempt_timeout), std::move(going));
       bool const answered = ended && *ended;
-      ++(answered ? tally.answered : tally.refused);
+      ++(answered ? tally.answered : tally.refused.at(load));
       open = answered && way != Way::fresh;
       if (answered) co_await async::sleep_for(pause);
       if (!answered) co_await async::sleep_for(pause_when_refused);
@@ -519,26 +518,34 @@ awaitable<bool> FailClosedRig::until(std::function<bool()> condition) {
 
 awaitable<bool> FailClosedRig::carries(Way way) {
   auto const& tally = tallies_.at(static_cast<std::size_t>(way));
-  auto const enough = tally.answered + 2 * loads_each;
+  auto const enough = tally.answered + 2 * Tally::loads;
   co_return co_await until([&] { return tally.answered >= enough; });
 }
 
+awaitable<bool> FailClosedRig::refuses(Way way, std::uint64_t times) {
+  auto const& refused = tallies_.at(static_cast<std::size_t>(way)).refused;
+  auto const before = refused;
+  co_return co_await until([&] {
+    for (std::size_t i = 0; i < refused.size(); ++i)
+      if (refused.at(i) < before.at(i) + times) return false;
+    return true;
+  });
+}
+
 awaitable<bool> FailClosedRig::is_closed(Way way) {
-  auto const& tally = tallies_.at(static_cast<std::size_t>(way));
   auto const end = now() + patience;
   bool quiet = false;
-  // What was on its way may still come, and what fails may take its time to.
+  // What was on its way may still come or be read, and what fails may take its time to. When each
+  // load was refused, each has begun anew since.
   while (!quiet) {
     if (now() > end) co_return false;
     auto const seen = arrived(way);
-    auto const enough = tally.refused + loads_each;
-    bool const refused = co_await until([&] { return tally.refused >= enough; });
+    bool const refused = co_await refuses(way, 2);
     if (!refused) co_return false;
     quiet = arrived(way) == seen;
   }
   auto const seen = arrived(way);
-  auto const enough = tally.refused + 4 * loads_each;
-  bool const refused = co_await until([&] { return tally.refused >= enough; });
+  bool const refused = co_await refuses(way, 3);
   co_return refused&& arrived(way) == seen;
 }
 

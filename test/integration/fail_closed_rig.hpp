@@ -41,8 +41,10 @@ std::string_view name_of(Way way);
 
 /// What became of a way's attempts.
 struct Tally {
+  static constexpr std::size_t loads = 3;  // connections that are busy at once
+
   std::uint64_t answered = 0;
-  std::uint64_t refused = 0;
+  std::array<std::uint64_t, loads> refused{};  // of each
 };
 
 /// A server of the world behind the gateways.
@@ -129,9 +131,11 @@ class FailClosedRig {
   async::Task<net::Stream> dial(std::string address, std::uint16_t port);
   async::Task<net::Stream> open_way(Way way);
   static async::Task<bool> exchange(net::ByteStream* stream, Way way);
-  awaitable<void> press(Way way);
+  awaitable<void> press(Way way, std::size_t load);
   awaitable<void> stray(std::string address);
   std::uint64_t arrived(Way way) const;
+  /// Until each of its loads was refused so often.
+  awaitable<bool> refuses(Way way, std::uint64_t times);
   awaitable<bool> until(std::function<bool()> condition);
 
   asio::any_io_executor executor_;
