@@ -193,9 +193,14 @@ bool Service::answer_line(unsigned uid, std::string_view line, std::string& answ
   return true;
 }
 
-boost::asio::awaitable<void> Service::serve_gateway(net::Stream gateway) {
+boost::asio::awaitable<void> Service::serve_gateway(std::shared_ptr<net::ByteStream> gateway) {
   auto const peer = net::peer_user(*gateway);
   if (!peer) co_return;
+  // A gateway gets a new connection when it lost the one before; one that says so again and again
+  // must not collect them until there are none for others.
+  auto& connected = connected_[peer->uid];
+  if (auto const before = connected.lock()) before->close();
+  connected = gateway;
   Held held(vault_);
   std::string received;
   std::array<char, 4096> buffer;

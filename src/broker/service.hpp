@@ -25,7 +25,7 @@ class Service final : public http::Handler {
 
  private:
   boost::asio::awaitable<void> accept_gateways();
-  boost::asio::awaitable<void> serve_gateway(net::Stream gateway);
+  boost::asio::awaitable<void> serve_gateway(std::shared_ptr<net::ByteStream> gateway);
   struct Held;
   bool answer_line(unsigned uid, std::string_view line, std::string& answers, Held& held);
   base::Result<http::Response> answer(unsigned uid,
@@ -38,6 +38,7 @@ class Service final : public http::Handler {
   unsigned worker_uid_;
   http::Server server_;
   std::unique_ptr<net::Listener> gateways_;
+  std::map<unsigned, std::weak_ptr<net::ByteStream>> connected_;  // by a gateway's user id
   async::TaskGroup tasks_;
 };
 
