@@ -30,7 +30,7 @@ constexpr std::uint32_t lease_seconds = 900;
 constexpr std::chrono::seconds lease_half_life(lease_seconds / 2);
 constexpr std::size_t event_bytes_max = 1 << 20;
 /// Its texts are of a gateway's own making or of a policy, which bounds them.
-constexpr std::size_t decision_bytes_max = 8 << 10;
+constexpr std::size_t decision_bytes_max = 16 << 10;
 constexpr std::size_t log_bytes_per_s = 16 * 1024;
 constexpr int rules_unknown_max = 3;
 constexpr char rules_altered[] = "somebody changed the packet rules of its slot";
