@@ -16,6 +16,8 @@
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -168,6 +170,62 @@ struct Platform {
 
   Installation installation;
   std::optional<Hostd> hostd;
+};
+
+/// A gateway that was taken over: tries without end what no rule lets out, until this goes.
+class Pressure {
+ public:
+  explicit Pressure(Platform const& platform) {
+    void* const shared =
+        ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) throw std::runtime_error("no memory");
+    counts_ = new (shared) Counts;
+    auto const where = platform.netns();
+    auto const user = platform.gateway();
+    child_ = ::fork();
+    if (child_ != 0) return;
+    if (::setns(where.get(), CLONE_NEWNET) != 0 || ::setresgid(user, user, user) != 0 ||
+        ::setresuid(user, user, user) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+      ::_exit(1);
+    while (true)
+      try_all();
+  }
+
+  ~Pressure() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    ::munmap(counts_, sizeof(Counts));
+  }
+
+  Pressure(Pressure const&) = delete;
+  Pressure& operator=(Pressure const&) = delete;
+
+  /// So many rounds more were begun and ended.
+  bool goes_on() const {
+    auto const enough = counts_->rounds + 3;
+    return eventually([&] { return counts_->rounds >= enough; });
+  }
+
+  std::uint64_t connected() const { return counts_->connected; }
+
+ private:
+  struct Counts {
+    std::atomic<std::uint64_t> rounds = 0, connected = 0;
+  };
+
+  void try_all() {
+    for (char const* address : {private_server, metadata, "198.51.100.1"}) {
+      if (connect_from_here(address, 80) == Tried::connected) ++counts_->connected;
+      auto const socket = make_socket(SOCK_DGRAM);
+      auto const where = address_of(address, 53);
+      // SAFETY: how sendto() wants it.
+      ::sendto(socket.get(), "x", 1, 0, reinterpret_cast<sockaddr const*>(&where), sizeof where);
+    }
+    ++counts_->rounds;
+  }
+
+  Counts* counts_ = nullptr;
+  pid_t child_ = 0;
 };
 
 class Uplink : public testing::Test {
@@ -488,13 +546,24 @@ TEST_F(Uplink, RootMaySayThatNobodyShallLook) {
 
 TEST_F(Uplink, FlushedRulesLetNothingOutThatTheyRefused) {
   Platform const platform(host_);
-  // One side is flushed, the other side refuses by itself, until both stand again. The host's own
-  // public address is known to its side alone; gateways are told it (GatewayStart).
-  run_in(host_, "nft flush ruleset");
-  for (char const* address : {private_server, metadata, "198.51.100.1"})
-    EXPECT_NE(platform.dial(address, 80), Tried::connected) << address;
+  auto const inner =
+      fmt::format("nsenter --net={} ", hostd::uplink_path(platform.installation.config()));
+  {
+    Pressure const pressure(platform);
+    EXPECT_TRUE(pressure.goes_on());
+    // One side is flushed, the other side refuses by itself, until both stand again. The host's own
+    // public address is known to its side alone; gateways are told it (GatewayStart).
+    for (auto const& side : {std::string(), inner}) {
+      run_in(host_, side + "nft flush ruleset");
+      EXPECT_TRUE(pressure.goes_on());
+      EXPECT_FALSE(platform.hostd->client().check_uplink()) << side;
+      EXPECT_TRUE(pressure.goes_on());
+    }
+    EXPECT_EQ(pressure.connected(), 0U);
+  }
   EXPECT_EQ(web_->visitor(), "");
-  EXPECT_FALSE(platform.hostd->client().check_uplink());
+  EXPECT_EQ(host_web_->visitor(), "");
+  EXPECT_EQ(datagrams_->visitor(), "");
   expect_closed(platform, true);
 }
 
