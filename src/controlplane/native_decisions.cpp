@@ -14,6 +14,7 @@ using base::Code;
 
 constexpr std::size_t decisions_bytes_max = 8 << 20;
 constexpr std::size_t line_bytes_max = 64 << 10;
+constexpr std::size_t asked_path_max = 2048;
 constexpr std::size_t suggestions_max = 256;
 
 std::optional<std::uint32_t> ipv4_of(std::string const& text) {
@@ -137,6 +138,8 @@ base::Result<AskedUrl> parse_url(std::string_view text) {
     authority = authority.substr(0, at);
   }
   if (authority.empty() || authority.find('@') != std::string_view::npos) return bad();
+  if (out.path.size() > asked_path_max)
+    return base::fail(Code::invalid_argument, "url: its path has at most 2048 bytes");
   out.host = authority;
   return out;
 }

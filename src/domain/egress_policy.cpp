@@ -13,7 +13,6 @@ using wire::PolicyRule;
 
 constexpr std::size_t rules_max = 10'000;
 constexpr std::size_t hosts_per_rule_max = 256;
-constexpr std::size_t path_bytes_max = 1024;
 /// Of texts that each record of a decision repeats, in the memory of the host and in its audit.
 constexpr std::size_t name_bytes_max = 512;
 constexpr std::size_t levels_max = decltype(Decision::limited){}.size();
@@ -308,7 +307,7 @@ base::Result<void> check_http(PolicyRule const& rule) {
   }
   for (auto const* list : {&rule.http->paths, &rule.http->deny_paths}) {
     for (auto const& glob : *list) {
-      if (!glob.starts_with('/') || glob.size() > path_bytes_max)
+      if (!glob.starts_with('/') || glob.size() > path_glob_bytes_max)
         return bad("paths begin with '/' and have at most 1024 bytes");
     }
   }

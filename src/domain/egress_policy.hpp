@@ -98,8 +98,11 @@ std::vector<std::string> lint(wire::Policy const& policy);
 /// Compares two texts rule by rule: "+ rule …", "- rule …", "~ rule … (changed)".
 std::vector<std::string> diff(wire::Policy const& before, wire::Policy const& after);
 
-/// Anchored glob over a path: `*` within a segment, `**` across. Linear time, no backtracking
-/// explosion.
+/// A longer one matches nothing, and no text that is taken in has one.
+constexpr std::size_t path_glob_bytes_max = 1024;
+
+/// Anchored glob over a path: `*` within a segment, `**` across. At most glob × path steps of a
+/// few, whatever they are.
 bool path_matches(std::string_view glob, std::string_view path) noexcept;
 
 /// A path that two servers could read differently: dot segments, encoded slashes, dots or percent

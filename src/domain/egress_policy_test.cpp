@@ -205,6 +205,39 @@ TEST(PathGlob, StarsStayInTheirSegmentAndDoubleStarsCross) {
   EXPECT_FALSE(path_matches("/**a**a**a**a**b", "/" + hostile));
 }
 
+/// What a glob means, in as many steps as it takes.
+bool means(std::string_view glob, std::string_view path) {
+  if (glob.empty()) return path.empty();
+  if (glob[0] != '*')
+    return !path.empty() && glob[0] == path[0] && means(glob.substr(1), path.substr(1));
+  auto const rest = std::min(glob.find_first_not_of('*'), glob.size());
+  for (std::size_t i = 0; i <= path.size(); ++i) {
+    if (means(glob.substr(rest), path.substr(i))) return true;
+    if (i < path.size() && path[i] == '/' && rest == 1) return false;
+  }
+  return false;
+}
+
+TEST(PathGlob, MatchesWhatItMeansAndTakesNoLongTimeWhateverItGets) {
+  std::vector<std::string> words{""};
+  for (std::size_t i = 0; words[i].size() < 5; ++i)
+    for (char const c : {'/', 'a', '*'})
+      words.push_back(words[i] + c);
+  for (auto const& glob : words)
+    for (auto const& path : words)
+      if (!path.contains('*') && path.size() < 5)
+        ASSERT_EQ(path_matches(glob, path), means(glob, path)) << glob << " " << path;
+  std::string const long_tail =
+      "/b***" + std::string(100, 'x') + "*" + std::string(100, 'x') + "**c/*d";
+  EXPECT_TRUE(path_matches(long_tail, "/b/" + std::string(333, 'x') + "/c/dd"));
+  EXPECT_FALSE(path_matches(long_tail, "/b/" + std::string(199, 'x') + "/c/dd"));
+  // Minutes, when a star within a segment begins again for each beginning of `**`.
+  std::string const path = "/" + std::string(16'000, 'a');
+  EXPECT_FALSE(path_matches("/***b*" + std::string(900, 'a') + "b", path));
+  EXPECT_FALSE(path_matches("/**a*" + std::string(900, 'a') + "b", path));
+  EXPECT_FALSE(path_matches("/**" + std::string(2'000, 'a'), path)) << "longer than any is";
+}
+
 TEST(PathGlob, AmbiguousPathsAreTold) {
   for (std::string_view bad :
        {"/a/../b",    "/a/./b",  "/..",   "/a//b", "/a%2fb",    "/a%2Fb",   "/a%5Cb",
