@@ -13,6 +13,8 @@ namespace {
 using base::Code;
 
 constexpr std::size_t value_bytes_max = 16 * 1024;
+/// Each use looks at all of them.
+constexpr std::size_t paths_bytes_max = 8 * 1024;
 constexpr std::uint32_t lease_seconds_max = 900;
 constexpr std::size_t leases_max = 64 * 1024;
 /// Of one gateway: the sandboxes of one tenant must not take the places of all others.
@@ -64,8 +66,13 @@ base::Result<void> check_binding(wire::CredentialBinding const& binding) {
   if (binding.form == "basic" && binding.username.find(':') != std::string::npos)
     return bad("binding.username must not have a colon");
   if (auto const wrong = budget_of(binding).check(); !wrong.empty()) return bad("binding." + wrong);
-  for (auto const& path : binding.paths)
-    if (!path.starts_with('/')) return bad("binding.paths begin with '/'");
+  std::size_t paths = 0;
+  for (auto const& path : binding.paths) {
+    if (!path.starts_with('/') || path.size() > domain::path_glob_bytes_max)
+      return bad("binding.paths begin with '/' and have at most 1024 bytes");
+    paths += path.size();
+  }
+  if (paths > paths_bytes_max) return bad("binding.paths have at most 8192 bytes together");
   return {};
 }
 

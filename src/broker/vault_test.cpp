@@ -307,6 +307,16 @@ TEST_F(VaultTest, WhatIsNoSecretSaysSo) {
   EXPECT_EQ(vault_->use(900'001, use()).value, "sk-secret-value");
 }
 
+TEST_F(VaultTest, RefusesMorePathsThanEachUseCanLookAt) {
+  auto request = seal_request();
+  request.binding.paths = {"/" + std::string(1023, 'x')};
+  EXPECT_TRUE(vault_->seal(request));
+  request.binding.paths = {"/" + std::string(1024, 'x')};
+  EXPECT_FALSE(vault_->seal(request));
+  request.binding.paths.assign(9, "/" + std::string(1000, 'x'));
+  EXPECT_FALSE(vault_->seal(request));
+}
+
 TEST_F(VaultTest, RefusesWhatCannotBeAHeader) {
   auto request = seal_request();
   request.value = "a\r\nX-Evil: 1";
