@@ -21,6 +21,8 @@ constexpr std::size_t command_bytes_max = 8 << 20;
 constexpr std::size_t backlog_max = 4096;
 /// Kept free for what somebody must act on: a guest can fill the rest with what is denied.
 constexpr std::size_t backlog_reserve = 1024;
+/// Different denials within a second; beyond them each repeat is a record.
+constexpr std::size_t repeats_max = 1024;
 constexpr std::size_t names_per_event = 256;
 constexpr std::size_t events_bytes = 16 * 1024;
 constexpr auto coalesce_every = 1s;
@@ -131,11 +133,18 @@ class EventSender final : public DecisionSink {
   /// The first denial of a kind goes out at once, repeats within a second as one record with a
   /// count.
   bool coalesced(wire::GatewayDecision const& decision, base::SteadyTime now) {
-    auto const key =
-        fmt::format("{}|{}|{}|{}", decision.kind, decision.reason, decision.host, decision.address);
+    auto key = repeat_key(decision);
     auto const known = repeats_.find(key);
     if (known == repeats_.end()) {
-      if (repeats_.size() < backlog_max) repeats_.emplace(key, Repeat{decision, 0, now});
+      if (repeats_.size() >= repeats_max) return false;
+      auto const placed = repeats_.emplace(std::move(key), Repeat{decision, 0, now}).first;
+      // Of the first alone, which has its own record.
+      auto& of_many = placed->second.decision;
+      of_many.flow.clear();
+      of_many.request.clear();
+      of_many.duration_us = 0;
+      of_many.up_bytes = 0;
+      of_many.down_bytes = 0;
       return false;
     }
     ++known->second.count;
@@ -148,6 +157,27 @@ class EventSender final : public DecisionSink {
   std::map<std::string, Repeat> repeats_;
   std::size_t lost_ = 0;
 };
+
+}  // namespace
+
+std::string repeat_key(wire::GatewayDecision const& one) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
+                     one.kind,
+                     one.reason,
+                     one.host,
+                     one.port,
+                     one.address,
+                     one.level,
+                     one.rule,
+                     one.generation,
+                     one.method,
+                     one.authority,
+                     one.sni,
+                     one.query,
+                     one.path);
+}
+
+namespace {
 
 bool original_destination(int socket, std::uint32_t& address, std::uint16_t& port) {
   sockaddr_in name{};
@@ -321,8 +351,16 @@ class GatewayProcess {
     while (true) {
       auto guest = co_await listener.accept();
       if (!guest) co_return;
-      if (gateway_.admit_connection())
+      if (gateway_.admit_connection()) {
         flows_.spawn("dns", serve_dns_stream(gateway_, std::move(*guest)));
+        continue;
+      }
+      wire::GatewayDecision record;
+      record.kind = "connection";
+      record.decision = "denied";
+      record.reason = gateway_.policy() ? "connection_budget" : "no_policy";
+      record.port = 53;
+      gateway_.report(std::move(record));
     }
   }
 

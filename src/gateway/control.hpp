@@ -19,6 +19,10 @@ struct Sockets {
 /// cancelled.
 asio::awaitable<int> run_gateway(Sockets sockets);
 
+/// Which denials are one and the same, so that repeats within a second are one record with a count:
+/// what was asked for, and what decided. Pure.
+std::string repeat_key(wire::GatewayDecision const& decision);
+
 /// Gives up every system call that a gateway does not need any more. After this no file can be
 /// opened and no program started. `fail` instead of going on when the kernel refuses.
 base::Result<void> confine();

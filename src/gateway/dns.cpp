@@ -1,5 +1,7 @@
 #include "gateway/dns.hpp"
 
+#include "base/id.hpp"
+
 namespace gateway {
 namespace {
 
@@ -100,14 +102,23 @@ std::string record_head(std::uint16_t type, std::size_t length) {
   return out;
 }
 
+std::uint64_t keyed_hash(std::string_view text) {
+  static std::string const key = base::random_hex(16);
+  return std::hash<std::string>()(key + std::string(text) + key);
+}
+
+/// For records: a guest's own text, of which what is beyond 80 bytes is told apart and not told. A
+/// name that was cut is no name: nobody can take it for one that it begins with.
 std::string safe_name(std::string_view name) {
-  std::string out(name.substr(0, 80));
+  constexpr std::size_t shown_max = 80;
+  std::string out(name.substr(0, shown_max));
   for (char& c : out) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     bool const fine =
         (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
     if (!fine) c = '?';
   }
+  if (name.size() > shown_max) out += fmt::format("?{:016x}", keyed_hash(name.substr(shown_max)));
   return out;
 }
 

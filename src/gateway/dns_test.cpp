@@ -54,6 +54,19 @@ TEST(Dns, EverythingElseDoesNotExist) {
   EXPECT_EQ(names.size(), 0U);
 }
 
+TEST(Dns, OfALongNameTheRestIsToldApartAndNotTold) {
+  SyntheticNames names(10);
+  auto const label = std::string(50, 'a');
+  auto const told = [&](std::string const& name) { return ask(names, query(name)).name; };
+  auto const one = told(label + "." + label + ".one.example");
+  auto const two = told(label + "." + label + ".two.example");
+  EXPECT_NE(one, two);
+  EXPECT_EQ(one, told(label + "." + label + ".one.example"));
+  EXPECT_EQ(one.substr(0, 80), (label + "." + label).substr(0, 80));
+  EXPECT_EQ(one.find("one"), std::string::npos);
+  EXPECT_FALSE(domain::HostName::parse(one)) << "nobody is advised to allow what was cut";
+}
+
 TEST(Dns, OtherTypesHaveNoData) {
   SyntheticNames names(10);
   for (char const type : {char{28}, char{16}, char{65}, char{15}}) {

@@ -77,13 +77,15 @@ struct Upstream {
 
   net::Stream stream;
   std::string address;
+  std::string tls;  // version
   Reader reader;
 };
 
 /// What one request carries besides itself.
 struct Injected {
   struct One {
-    std::string id;     // id/version, for the audit
+    std::string id;  // id/version, for the audit
+    std::string name;
     bool told = false;  // that it came back
   };
 
@@ -111,6 +113,19 @@ bool is_scannable(ResponseHead const& head) {
   return !encoding || *encoding == "identity";
 }
 
+/// What a query asks by name: "a=1&b=2" → "a,b". What has no '=' may be a value: it is not told.
+std::string names_in_query(std::string_view query) {
+  std::string out;
+  while (!query.empty() && out.size() < path_shown_max) {
+    auto const item = query.substr(0, query.find('&'));
+    auto const name = item.substr(0, item.find('='));
+    out += out.empty() ? "" : ",";
+    out += name.size() < item.size() ? name : "?";
+    query.remove_prefix(std::min(query.size(), item.size() + 1));
+  }
+  return out.substr(0, path_shown_max);
+}
+
 class HttpServer {
  public:
   HttpServer(
@@ -128,15 +143,17 @@ class HttpServer {
       auto text = co_await reader_.head();
       silence_.cancel();
       first_ = false;
-      if (!text && text.error().code() == base::Code::invalid_argument)
+      if (!text && text.error().code() == base::Code::invalid_argument) {
+        begin_record();
         co_await refuse(400, "malformed_request", text.error().message());
+      }
       if (!text || text->empty()) co_return;
+      begin_record();
       auto head = parse_request_head(*text, flow_.port);
       if (!head) {
         co_await refuse(400, "malformed_request", head.error().message());
         co_return;
       }
-      record_ = {};
       bool const go_on = co_await serve(std::move(*head));
       flow_.request.reset();
       flow_.credentials.clear();
@@ -154,7 +171,7 @@ class HttpServer {
 
   /// One request; false = the connection ends here.
   asio::awaitable<bool> serve(RequestHead head) {
-    begin_record(head);
+    describe(head);
     auto const decision = judge(head);
     if (!decision) co_return co_await answer_denial();
     auto const turn = gateway_.admit_request(flow_, *decision);
@@ -192,13 +209,23 @@ class HttpServer {
     return true;
   }
 
-  void begin_record(RequestHead const& head) {
+  /// A request has begun, though nobody knows yet whether it is one.
+  void begin_record() {
+    record_ = record_of(flow_, "request");
+    record_.flow_class = "http";
+    record_.request = fmt::format("{}-{}", flow_.id, ++flow_.requests);
+    began_ = base::system_clock().steady_now();
+    // Of the policy that is going to decide.
+    record_.generation = 0;
+  }
+
+  void describe(RequestHead const& head) {
     answering_ = false;
-    record_.kind = "request";
     record_.host = head.host ? head.host->str() : "";
-    record_.port = flow_.port;
+    if (head.host) record_.authority = fmt::format("{}:{}", head.host->str(), head.port);
     record_.method = head.method;
     record_.path = head.path.substr(0, path_shown_max);
+    record_.query = names_in_query(head.query.value_or(""));
   }
 
   /// The decision when allowed; else nothing, with `denial_` saying why.
@@ -230,6 +257,7 @@ class HttpServer {
     auto const policy = gateway_.policy();
     if (!policy)
       return deny(503, "no_policy", "This sandbox has no policy in force, so it has no network.");
+    record_.generation = policy->generation();
     domain::RequestTuple tuple{
         *head.host, flow_.port, head.method, head.path, !head.upgrade.empty()};
     auto decision = policy->judge_request(tuple);
@@ -275,10 +303,13 @@ class HttpServer {
       wire::Use use{one.credential, "https", head.host->str(), flow_.port, head.method, head.path};
       auto used = co_await ask_broker(std::move(use), holds);
       if (!used) co_return base::passing(used, fmt::format("credential {}", one.credential));
+      record_.credential_name = one.credential;
+      record_.injected = used->header;
       head.remove(used->header);
       head.remove("accept-encoding");  // a compressed answer could not be searched for the value
       head.remove("sec-websocket-extensions");  // nor could a compressed frame
-      out.all.push_back({.id = fmt::format("{}/{}", used->id, used->version)});
+      out.all.push_back(
+          {.id = fmt::format("{}/{}", used->id, used->version), .name = one.credential});
       secrets.push_back(used->plain ? std::vector<std::string>() : secrets_of(used->value));
       head.fields.push_back({std::move(used->header), std::move(used->value)});
       record_.credential = out.all.back().id;
@@ -318,6 +349,7 @@ class HttpServer {
     auto connected = co_await std::move(dialling);
     if (connected) {
       upstream_ = std::make_unique<Upstream>(std::move(*connected));
+      upstream_->tls = tls::session_of(*upstream_->stream).version;
       co_return true;
     }
     bool const refused = connected.error().code() == base::Code::denied;
@@ -350,6 +382,7 @@ class HttpServer {
 
   asio::awaitable<bool> exchange(RequestHead& head, Decision const& decision, Injected& injected) {
     record_.address = upstream_->address;
+    record_.upstream_tls = upstream_->tls;
     auto text = serialise(head);
     add_ready_body(head.body, text);
     auto const sent = co_await upstream_->stream->write_text(text);
@@ -510,6 +543,8 @@ class HttpServer {
 
   /// Both sides agreed to leave HTTP on a rule that allows it; bytes read ahead go first.
   asio::awaitable<void> relay_frames(Injected& injected) {
+    auto const up = flow_.up_bytes;
+    auto const down = flow_.down_bytes;
     co_await relay_websocket(gateway_,
                              flow_,
                              guest_,
@@ -518,6 +553,8 @@ class HttpServer {
                              upstream_->reader.take_all(),
                              injected.scrubber.get(),
                              [this, &injected] { tell_reflected(injected); });
+    record_.up_bytes += flow_.up_bytes - up;
+    record_.down_bytes += flow_.down_bytes - down;
   }
 
   /// `injected`: null where the body is not searched.
@@ -593,18 +630,15 @@ class HttpServer {
     for (std::size_t number = 0; number < injected.all.size(); ++number) {
       auto& one = injected.all[number];
       if (!injected.scrubber->found(number) || std::exchange(one.told, true)) continue;
-      wire::GatewayDecision told;
+      auto told = record_;
       told.kind = "credential";
       told.decision = "reflected";
       told.reason = "a server sent it back";
-      told.host = record_.host;
-      told.port = record_.port;
-      told.address = record_.address;
-      told.level = record_.level;
-      told.rule = record_.rule;
-      told.method = record_.method;
-      told.path = record_.path;
+      told.status = 0;
+      told.up_bytes = 0;
+      told.down_bytes = 0;
       told.credential = one.id;
+      told.credential_name = one.name;
       gateway_.report(std::move(told));
     }
   }
@@ -665,20 +699,18 @@ class HttpServer {
     body["host"] = flow_.host ? flow_.host->str() : "";
     body["rule"] = record_.rule;
     body["level"] = record_.level;
+    body["request"] = record_.request;
     ResponseHead head;
     head.status = status;
     head.reason = "Refused by the sandbox's gateway";
     head.keep_alive = false;
     auto const text = boost::json::serialize(body) + "\n";
-    head.fields = {{"Content-Type", "application/json"}, {"X-Space-Refusal", reason}};
+    head.fields = {{"Content-Type", "application/json"},
+                   {"X-Space-Refusal", reason},
+                   {"X-Space-Request", record_.request}};
     if (status == 429) head.fields.push_back({"Retry-After", fmt::format("{}", retry_after_s_)});
     head.body = {Framing::Kind::length, text.size()};
     answering_ = true;
-    if (record_.kind.empty()) {
-      record_.kind = "request";
-      record_.host = flow_.host ? flow_.host->str() : "";
-      record_.port = flow_.port;
-    }
     record_.status = status;
     record_.reason = reason;
     finish_record(status == 502 ? "error" : "denied");
@@ -691,6 +723,7 @@ class HttpServer {
     record_.decision = decision;
     if (record_.reason == "byte_budget" && decision == "allowed") record_.decision = "error";
     if (record_.reason.empty()) record_.reason = "allowed";
+    record_.duration_us = micros_since(began_);
     gateway_.report(std::exchange(record_, {}));
   }
 
@@ -713,6 +746,7 @@ class HttpServer {
   std::string busy_;  // which budget of many sandboxes refused
   Denial denial_;
   wire::GatewayDecision record_;
+  base::SteadyTime began_{};  // the request
   std::shared_ptr<domain::EgressPolicy const> policy_in_use_;
   std::unique_ptr<Upstream> upstream_;
   net::ByteStream* awaited_ = nullptr;

@@ -17,13 +17,23 @@ std::string address_text(std::uint32_t address) {
   return to_text(address_of_ipv4(address));
 }
 
+std::string_view class_of(domain::Flow flow) {
+  switch (flow) {
+    case domain::Flow::http:
+      return "http";
+    case domain::Flow::passthrough:
+      return "passthrough";
+    case domain::Flow::tcp:
+      return "tcp";
+  }
+  return "";
+}
+
 wire::GatewayDecision decision_of(Decision const& decision, LiveFlow const& flow) {
-  wire::GatewayDecision out;
-  out.kind = "connection";
+  auto out = record_of(flow, "connection");
   out.decision = decision.allowed ? "allowed" : "denied";
   out.reason = name_of(decision.reason);
-  out.host = flow.host ? flow.host->str() : "";
-  out.port = flow.port;
+  if (decision.allowed) out.flow_class = class_of(flow.host ? decision.flow : domain::Flow::tcp);
   out.address = flow.address ? address_text(flow.address) : "";
   out.level = decision.level;
   out.rule = decision.rule;
@@ -38,7 +48,9 @@ class FlowServer {
   asio::awaitable<void> run(std::uint32_t destination, std::uint16_t port) {
     auto const policy = gateway_.policy();
     flow().port = port;
-    if (!policy) co_return;
+    flow().id = gateway_.next_flow_id();
+    if (!policy) co_return deny("no_policy", destination);
+    flow().generation = policy->generation();
     if (auto name = gateway_.names().name_of(destination)) {
       flow().host = std::move(name);
       co_await run_named(*policy);
@@ -58,23 +70,19 @@ class FlowServer {
   LiveFlow& flow() noexcept { return *place_; }
 
   void deny(std::string reason, std::uint32_t address = 0) {
-    wire::GatewayDecision out;
-    out.kind = "connection";
+    auto out = record_of(flow(), "connection");
     out.decision = "denied";
     out.reason = std::move(reason);
-    out.host = flow().host ? flow().host->str() : "";
     out.address = address ? address_text(address) : "";
-    out.port = flow().port;
+    out.duration_us = micros_since(flow().began);
     gateway_.report(std::move(out));
   }
 
   void error(base::Error const& error) {
-    wire::GatewayDecision out;
-    out.kind = "connection";
+    auto out = record_of(flow(), "connection");
     out.decision = "error";
     out.reason = error.message();
-    out.host = flow().host ? flow().host->str() : "";
-    out.port = flow().port;
+    out.duration_us = micros_since(flow().began);
     gateway_.report(std::move(out));
   }
 
@@ -117,7 +125,8 @@ class FlowServer {
       // The guest chose how long that took: what is in force now decides.
       named_ = true;
       auto const current = gateway_.policy();
-      if (!current) co_return;
+      if (!current) co_return deny("no_policy", destination);
+      flow().generation = current->generation();
       if (!name || current->binding() != wire::Binding::name)
         co_return co_await run_literal(*current, destination);
       flow().host = std::move(name);
@@ -139,14 +148,17 @@ class FlowServer {
       error(upstream.error());
       co_return;
     }
-    co_await relay(*permit, *upstream->stream);
+    co_await relay(*permit, *upstream);
   }
 
   /// Nobody looks for requests in it, so the connection counts as one of what all sandboxes of a
   /// level may do together.
   asio::awaitable<bool> take_shared(std::string levels, Holds& holds) {
     if (levels.empty()) co_return true;
-    if (!gateway_.broker()) co_return false;
+    if (!gateway_.broker()) {
+      deny("shared_budget_unavailable", flow().address);
+      co_return false;
+    }
     wire::Use use;
     use.scheme = wire::budget_scheme;
     use.credential = std::move(levels);
@@ -175,7 +187,7 @@ class FlowServer {
       error(upstream.error());
       co_return;
     }
-    co_await relay(*permit, *upstream->stream);
+    co_await relay(*permit, *upstream);
   }
 
   asio::awaitable<void> run_passthrough(Decision const& decision) {
@@ -196,11 +208,13 @@ class FlowServer {
       error(upstream.error());
       co_return;
     }
-    co_await relay(*permit, *upstream->stream);
+    co_await relay(*permit, *upstream);
   }
 
   /// What was read to find a name in it goes first.
-  asio::awaitable<void> relay(RawPermit permit, net::ByteStream& upstream) {
+  asio::awaitable<void> relay(RawPermit permit, Dialer::Connected& connected) {
+    auto& upstream = *connected.stream;
+    flow().upstream = to_text(connected.address);
     auto* guest = guest_.get();
     flow().cut = [guest, &upstream] {
       guest->close();
@@ -208,7 +222,8 @@ class FlowServer {
     };
     if (flow().over) co_return;
     if (!received_.empty()) {
-      if (!gateway_.admit_bytes(flow(), received_.size(), 0)) co_return;
+      bool const admitted = gateway_.admit_bytes(flow(), received_.size(), 0);
+      if (!admitted) co_return deny(gateway_.policy() ? "byte_budget" : "no_policy");
       auto const sent = co_await upstream.write_text(received_);
       if (!sent) co_return;
     }
@@ -250,6 +265,9 @@ class FlowServer {
       co_return;
     }
     guest_ = std::move(*secured);
+    auto session = tls::session_of(*guest_);
+    flow().tls = std::move(session.version);
+    flow().alpn = std::move(session.protocol);
     watch();
     co_await serve_http(gateway_, flow(), *guest_, {}, true);
   }
@@ -292,6 +310,7 @@ class FlowServer {
       deny("malformed_client_hello");
       co_return std::nullopt;
     }
+    if (hello->server_name) flow().sni = hello->server_name->str();
     co_return std::move(*hello);
   }
 

@@ -140,13 +140,34 @@ Limits::Admission Gateway::admit_request(LiveFlow& flow, domain::Decision const&
   return limits_.admit_request(now(), flow.host->str(), flow.meters);
 }
 
-bool Gateway::admit_bytes(LiveFlow const& flow, std::uint64_t up, std::uint64_t down) {
+bool Gateway::admit_bytes(LiveFlow& flow, std::uint64_t up, std::uint64_t down) {
+  flow.up_bytes += up;
+  flow.down_bytes += down;
   bool const admitted = limits_.admit_bytes(up, down, flow.meters);
   return admitted && policy();
 }
 
+wire::GatewayDecision record_of(LiveFlow const& flow, std::string_view kind) {
+  wire::GatewayDecision out;
+  out.kind = kind;
+  out.host = flow.host ? flow.host->str() : "";
+  out.port = flow.port;
+  out.generation = flow.generation;
+  out.flow = flow.id;
+  out.sni = flow.sni;
+  out.tls = flow.tls;
+  out.alpn = flow.alpn;
+  return out;
+}
+
+std::uint64_t micros_since(base::SteadyTime began) {
+  auto const passed = base::system_clock().steady_now() - began;
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(passed).count());
+}
+
 void Gateway::report(wire::GatewayDecision decision) {
-  if (policy_) decision.generation = policy_->generation();
+  if (policy_ && decision.generation == 0) decision.generation = policy_->generation();
   sink_.report(std::move(decision));
 }
 

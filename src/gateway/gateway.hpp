@@ -1,6 +1,7 @@
 #pragma once
 
 #include "async/task.hpp"
+#include "base/id.hpp"
 #include "domain/egress_policy.hpp"
 #include "gateway/broker_client.hpp"
 #include "gateway/dialer.hpp"
@@ -23,6 +24,16 @@ namespace asio = boost::asio;
 /// A connection of the guest while it lives: what was decided about it, so that a new policy can
 /// decide again.
 struct LiveFlow {
+  std::string id;  // what of it is recorded has this
+  base::SteadyTime began = base::system_clock().steady_now();
+  std::uint64_t generation = 0;  // of the policy that let it in or did not
+  std::uint32_t requests = 0;    // so far
+  std::string sni;
+  std::string tls;  // version, once there was a handshake
+  std::string alpn;
+  std::string upstream;  // the address that raw bytes go to
+  std::uint64_t up_bytes = 0;
+  std::uint64_t down_bytes = 0;
   std::optional<domain::HostName> host;  // nothing for a literal address
   std::uint32_t address = 0;             // of the literal
   std::uint16_t port = 0;
@@ -33,6 +44,10 @@ struct LiveFlow {
   bool over = false;                            // was cut: what waits inside must not go on
   std::function<void()> cut;
 };
+
+/// A record about this flow: who it is, and where it goes.
+wire::GatewayDecision record_of(LiveFlow const& flow, std::string_view kind);
+std::uint64_t micros_since(base::SteadyTime began);
 
 class Scrubber;
 
@@ -76,7 +91,10 @@ class Gateway {
   bool admit_handshake();
   /// Finds the flow's meters, too.
   Limits::Admission admit_request(LiveFlow& flow, domain::Decision const& decision);
-  bool admit_bytes(LiveFlow const& flow, std::uint64_t up, std::uint64_t down);
+  bool admit_bytes(LiveFlow& flow, std::uint64_t up, std::uint64_t down);
+
+  /// Of a flow, in this process's life and any other's.
+  std::string next_flow_id() { return fmt::format("{}-{}", life_, ++flows_begun_); }
 
   Limits const& limits() const noexcept { return limits_; }
 
@@ -88,6 +106,7 @@ class Gateway {
 
   SyntheticNames& names() noexcept { return names_; }
 
+  /// What does not say which policy decided is of the one in force.
   void report(wire::GatewayDecision decision);
 
   void name_made(domain::HostName const& name, std::uint32_t address) {
@@ -111,6 +130,8 @@ class Gateway {
   SyntheticNames names_{0};
   Limits limits_;
   std::list<LiveFlow> flows_;
+  std::string life_ = base::random_hex(4);
+  std::uint64_t flows_begun_ = 0;
 };
 
 /// One accepted connection, from its first byte to its end: classify, judge, then exchange or
@@ -141,8 +162,9 @@ class RawPermit {
   RawPermit() = default;
 };
 
+/// The end of it has a record with what went through.
 asio::awaitable<void> relay_raw(Gateway& gateway,
-                                LiveFlow const& flow,
+                                LiveFlow& flow,
                                 RawPermit permit,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream);
@@ -152,7 +174,7 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
 /// says, each frame by itself; `scrubbed_some` is called after each piece, before the guest gets
 /// it.
 asio::awaitable<void> relay_websocket(Gateway& gateway,
-                                      LiveFlow const& flow,
+                                      LiveFlow& flow,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,

@@ -16,19 +16,16 @@ std::string scrubbed(Scrubber& scrubber, std::span<char const> bytes, WebSocketG
 }
 
 wire::GatewayDecision ended(Gateway const& gateway, LiveFlow const& flow) {
-  wire::GatewayDecision out;
-  out.kind = "connection";
+  auto out = record_of(flow, "connection");
   out.decision = "denied";
   out.reason = gateway.policy() ? "byte_budget" : "no_policy";
-  out.host = flow.host ? flow.host->str() : "";
-  out.port = flow.port;
   return out;
 }
 
 /// One direction; ends the other side's reading half when this one ends. `guard` is null for raw
 /// bytes.
 asio::awaitable<void> pump(Gateway* gateway,
-                           LiveFlow const* flow,
+                           LiveFlow* flow,
                            net::ByteStream* from,
                            net::ByteStream* to,
                            bool up,
@@ -105,7 +102,7 @@ net::Stream with_prefix(std::string prefix, net::Stream stream) {
 }
 
 asio::awaitable<void> relay_raw(Gateway& gateway,
-                                LiveFlow const& flow,
+                                LiveFlow& flow,
                                 RawPermit,
                                 net::ByteStream& guest,
                                 net::ByteStream& upstream) {
@@ -113,10 +110,18 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
   both.spawn("up", pump(&gateway, &flow, &guest, &upstream, true, nullptr, nullptr, {}, {}));
   both.spawn("down", pump(&gateway, &flow, &upstream, &guest, false, nullptr, nullptr, {}, {}));
   co_await both.join();
+  auto last = record_of(flow, "flow");
+  last.decision = "ended";
+  last.reason = flow.over ? "cut by a change of the policy" : "closed";
+  last.address = flow.upstream;
+  last.up_bytes = flow.up_bytes;
+  last.down_bytes = flow.down_bytes;
+  last.duration_us = micros_since(flow.began);
+  gateway.report(std::move(last));
 }
 
 asio::awaitable<void> relay_websocket(Gateway& gateway,
-                                      LiveFlow const& flow,
+                                      LiveFlow& flow,
                                       net::ByteStream& guest,
                                       std::string from_guest,
                                       net::ByteStream& upstream,

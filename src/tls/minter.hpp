@@ -30,4 +30,12 @@ class Minter {
                                           base::Deadline deadline) = 0;
 };
 
+/// What a handshake agreed on.
+struct Session {
+  std::string version;   // "TLSv1.3"; "" where the stream is not one of ours
+  std::string protocol;  // of ALPN, "" when none was
+};
+
+Session session_of(net::ByteStream const& stream);
+
 }  // namespace tls

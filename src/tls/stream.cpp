@@ -1,5 +1,6 @@
 #include "net/block.hpp"
 #include "tls/context.hpp"
+#include "tls/minter.hpp"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -32,6 +33,13 @@ class TlsStream final : public net::ByteStream {
     out_ = BIO_new(BIO_s_mem());
     BIO_set_mem_eof_return(in_, -1);     // empty means "more will come", not the end
     SSL_set_bio(ssl_.get(), in_, out_);  // they belong to ssl_ now
+  }
+
+  Session session() const {
+    unsigned char const* protocol = nullptr;
+    unsigned length = 0;
+    SSL_get0_alpn_selected(ssl_.get(), &protocol, &length);
+    return {SSL_get_version(ssl_.get()), std::string(protocol, protocol + length)};
   }
 
   async::Task<void> handshake() {
@@ -169,6 +177,11 @@ bool is_ip_literal(std::string const& host) {
 }
 
 }  // namespace
+
+Session session_of(net::ByteStream const& stream) {
+  auto const* const secured = dynamic_cast<TlsStream const*>(&stream);
+  return secured ? secured->session() : Session{};
+}
 
 async::Task<net::Stream> accept(std::shared_ptr<ServerContext> context,
                                 net::Stream stream,

@@ -63,22 +63,34 @@ BOOST_DESCRIBE_STRUCT(GatewayApplied, (), (generation, connections, cut, error))
 /// query's value.
 struct GatewayDecision {
   std::string kind;  // dns, connection, request, credential, gap (only `count`); the worker's own:
-                     // network, uplink
+                     // network, uplink; flow: raw bytes have ended
   std::string decision;  // allowed, denied, error; of a credential: reflected, and from the worker
-                         // quarantined
+                         // quarantined; of a flow: ended
   std::string reason;
   std::string host;  // at most 253 bytes of [a-z0-9._-?]
   std::uint16_t port = 0;
   std::string address;  // of the literal destination, or of the upstream that was dialled
   std::string level;
   std::string rule;
-  std::uint64_t generation = 0;
+  std::uint64_t generation = 0;  // of the policy that decided
+  std::string flow;              // the guest's connection: what belongs to it has the same
+  std::string request;           // the request in it, as a refusal tells the guest
+  std::string flow_class;        // http, tcp, passthrough
+  std::string authority;         // Host as the request had it, with its port
+  std::string sni;               // as the guest's TLS had it
+  std::string tls;               // version that the guest speaks with us
+  std::string alpn;
+  std::string upstream_tls;  // version that we speak with the server
   std::string method;
-  std::string path;  // at most 256 bytes, without the query
+  std::string path;   // at most 256 bytes, without the query
+  std::string query;  // names alone, with commas between; at most 256 bytes
   std::int32_t status = 0;
   std::uint64_t up_bytes = 0;
   std::uint64_t down_bytes = 0;
-  std::string credential;  // id/version of what was injected
+  std::uint64_t duration_us = 0;  // of a request from its head on, of a flow from its beginning
+  std::string credential;         // id/version of what was injected
+  std::string credential_name;
+  std::string injected;  // in which header
   std::uint32_t scrub_hits = 0;
   std::uint32_t count = 1;  // coalesced repeats within a second
 };
@@ -93,12 +105,24 @@ BOOST_DESCRIBE_STRUCT(GatewayDecision,
                        level,
                        rule,
                        generation,
+                       flow,
+                       request,
+                       flow_class,
+                       authority,
+                       sni,
+                       tls,
+                       alpn,
+                       upstream_tls,
                        method,
                        path,
+                       query,
                        status,
                        up_bytes,
                        down_bytes,
+                       duration_us,
                        credential,
+                       credential_name,
+                       injected,
                        scrub_hits,
                        count))
 

@@ -18,9 +18,11 @@ TEST(AuditRecord, SaysWhoAndLeavesOutWhatSaysNothing) {
   decision.kind = "dns";
   decision.decision = "denied";
   decision.host = "a.example";
-  auto const text = audit_record("s1", 2, "2026-01-01T00:00:00Z", decision);
+  auto const text = audit_record("node-1", "s1", 2, "2026-01-01T00:00:00Z", decision);
   EXPECT_THAT(text, HasSubstr(R"("sandbox":"s1")"));
   EXPECT_THAT(text, HasSubstr(R"("epoch":2)"));
+  EXPECT_THAT(text, HasSubstr(R"("node":"node-1")"));
+  EXPECT_THAT(text, HasSubstr(R"("monotonic_us":)"));
   EXPECT_THAT(text, HasSubstr(R"("host":"a.example")"));
   EXPECT_THAT(text, Not(HasSubstr("credential")));
   EXPECT_THAT(text, Not(HasSubstr("status")));

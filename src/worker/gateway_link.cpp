@@ -48,11 +48,19 @@ base::Result<std::string> read_authorities(std::string const& path) {
 
 }  // namespace
 
-std::string audit_record(std::string const& sandbox,
+std::string audit_record(std::string const& node,
+                         std::string const& sandbox,
                          std::uint64_t epoch,
                          std::string const& time,
                          wire::GatewayDecision const& decision) {
-  boost::json::object record{{"time", time}, {"sandbox", sandbox}, {"epoch", epoch}};
+  // Beside the time, which somebody may set: what passed since the host was started.
+  auto const passed = base::system_clock().steady_now().time_since_epoch();
+  boost::json::object record{
+      {"time", time},
+      {"monotonic_us", std::chrono::duration_cast<std::chrono::microseconds>(passed).count()},
+      {"node", node},
+      {"sandbox", sandbox},
+      {"epoch", epoch}};
   for (auto const& [name, value] : wire::encode(decision).as_object()) {
     bool const empty = (value.is_string() && value.get_string().empty()) ||
                        (value.is_uint64() && value.get_uint64() == 0) ||
@@ -317,7 +325,9 @@ asio::awaitable<void> GatewayLink::renew_broker() {
 void GatewayLink::record(wire::GatewayDecision const& decision) {
   count_decision(base::metrics(), decision, words_);
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
-  host_.audit.add(wanted_.sandbox, audit_record(wanted_.sandbox, wanted_.epoch, now, decision));
+  host_.audit.add(
+      wanted_.sandbox,
+      audit_record(host_.config.node_name, wanted_.sandbox, wanted_.epoch, now, decision));
   // At the first hit; and at the end of an exchange, as gateways tell that are older than we.
   bool const reflected = decision.kind == "credential" && decision.decision == "reflected";
   if (reflected || decision.scrub_hits > 0) quarantine(decision);
@@ -349,8 +359,10 @@ void GatewayLink::quarantine(wire::GatewayDecision const& decision) {
   told.reason = "a server sent it back";
   told.host = decision.host;
   told.credential = decision.credential;
-  host_.audit.add(wanted_.sandbox,
-                  audit_record(wanted_.sandbox, wanted_.epoch, base::to_rfc3339(now), told));
+  host_.audit.add(
+      wanted_.sandbox,
+      audit_record(
+          host_.config.node_name, wanted_.sandbox, wanted_.epoch, base::to_rfc3339(now), told));
   count_decision(base::metrics(), told);
   base::log::warn(
       "credential_quarantined",

@@ -139,8 +139,9 @@ class GatewayLink {
 /// harm when it fails: the link starts one then.
 boost::asio::awaitable<void> start_spare_gateway(hostd::Client hostd, std::uint32_t slot);
 
-/// One decision as it stands in the audit log: fields that say nothing are left out. Pure.
-std::string audit_record(std::string const& sandbox,
+/// One decision as it stands in the audit log: fields that say nothing are left out.
+std::string audit_record(std::string const& node,
+                         std::string const& sandbox,
                          std::uint64_t epoch,
                          std::string const& time,
                          wire::GatewayDecision const& decision);

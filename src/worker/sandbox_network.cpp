@@ -74,7 +74,7 @@ asio::awaitable<void> Sandbox::check_rules_without_gateway() {
   decision.decision = "denied";
   decision.reason = "somebody changed the packet rules of its slot; it has no network anyway";
   auto const now = base::to_rfc3339(base::system_clock().wall_now());
-  host_.audit.add(id(), audit_record(id(), epoch(), now, decision));
+  host_.audit.add(id(), audit_record(host_.config.node_name, id(), epoch(), now, decision));
 }
 
 asio::awaitable<void> Sandbox::close_network(std::string reason) {

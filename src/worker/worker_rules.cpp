@@ -62,7 +62,7 @@ asio::awaitable<void> Worker::check_uplink() {
     decision.decision = "denied";
     decision.reason = "somebody changed the packet rules of the way out; they are ours again";
     auto const now = base::to_rfc3339(base::system_clock().wall_now());
-    host_.audit.add("", audit_record("", 0, now, decision));
+    host_.audit.add("", audit_record(host_.config.node_name, "", 0, now, decision));
   }
   if (!failed) co_return;
   base::log::error("uplink_not_checked",
