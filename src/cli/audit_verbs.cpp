@@ -8,10 +8,12 @@
 #include "os/fd.hpp"
 #include "wire/codec.hpp"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <charconv>
 
 #include <fcntl.h>
-#include <syslog.h>
 #include <unistd.h>
 
 namespace cli {
@@ -28,6 +30,30 @@ base::Result<void> write_all(int file, std::string_view text) {
     if (wrote <= 0) return base::fail_errno("write the export");
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
+  return {};
+}
+
+/// Syslog's own socket rather than syslog(3), which says nothing when nobody listens: lines that
+/// are counted as exported must have been taken.
+base::Result<os::Fd> open_syslog(std::string const& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.size() >= sizeof name.sun_path)
+    return base::fail(base::Code::invalid_argument, "the path is too long", path);
+  path.copy(name.sun_path, path.size());
+  os::Fd out(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // SAFETY: connect takes any address type through sockaddr*.
+  auto const* const address = reinterpret_cast<sockaddr const*>(&name);
+  if (!out || ::connect(out.get(), address, sizeof name) != 0)
+    return base::fail_errno("no syslog takes messages here", path);
+  return out;
+}
+
+base::Result<void> send_to_syslog(int socket, std::string_view line) {
+  constexpr int authpriv_info = 10 << 3 | 6;
+  auto const text = fmt::format("<{}>space-audit: {}", authpriv_info, line);
+  while (::send(socket, text.data(), text.size(), MSG_NOSIGNAL) < 0)
+    if (errno != EINTR) return base::fail_errno("give a line to syslog");
   return {};
 }
 
@@ -279,7 +305,11 @@ int audit_export(AuditOptions const& asked) {
     if (!file)
       return out.fail({base::Code::invalid_argument, "the file cannot be opened: " + options.file});
   }
-  if (options.to_syslog) ::openlog("space-audit", LOG_NDELAY, LOG_AUTHPRIV);
+  if (options.to_syslog) {
+    auto opened = open_syslog(options.syslog_socket);
+    if (!opened) return out.fail(opened.error());
+    file = std::move(*opened);
+  }
   auto const wanted =
       options.sandbox.empty() ? std::string() : fmt::format("\"sandbox\":\"{}\"", options.sandbox);
   base::Result<void> written;
@@ -288,23 +318,33 @@ int audit_export(AuditOptions const& asked) {
   auto verdict = audit::verify(directory_of(options), [&](std::string_view line) {
     auto const sequence = sequence_of(line);
     if (!written) return;
-    last = std::max(last, sequence);
     bool const skip = sequence <= options.after ||
                       (!wanted.empty() && line.find(wanted) == std::string_view::npos);
-    if (skip) return;
-    ++lines;
-    if (options.to_syslog)
-      ::syslog(LOG_INFO, "%.*s", static_cast<int>(line.size()), line.data());
-    else
-      written = write_all(to_stdout ? STDOUT_FILENO : file.get(), std::string(line) + "\n");
+    if (!skip)
+      written = options.to_syslog
+                    ? send_to_syslog(file.get(), line)
+                    : write_all(to_stdout ? STDOUT_FILENO : file.get(), std::string(line) + "\n");
+    if (!written) return;
+    last = std::max(last, sequence);
+    lines += skip ? 0 : 1;
   });
   if (!verdict) return out.fail(verdict.error());
-  if (!written) return out.fail(written.error());
-  if (file && ::fsync(file.get()) != 0) return out.fail({base::Code::internal, "sync the export"});
+  // What syslog has it has; a file may end within a line, and its state stays where it was.
+  if (!written && !options.to_syslog) return out.fail(written.error());
+  if (file && !options.to_syslog && ::fsync(file.get()) != 0)
+    return out.fail({base::Code::internal, "sync the export"});
   if (!options.state_file.empty()) {
     if (auto kept = write_state(options.state_file, last); !kept) return out.fail(kept.error());
   }
+  if (!written) return out.fail(written.error());
   out.note(fmt::format("{} lines exported. Go on later: --after {}", lines, last));
+  if (options.after > 0 && verdict->first_sequence > options.after + 1)
+    return out.fail(
+        {base::Code::conflict,
+         fmt::format("lines {} to {} went before they were exported: export more often, "
+                     "or keep more (space audit retain)",
+                     options.after + 1,
+                     verdict->first_sequence - 1)});
   if (!verdict->problem.empty())
     return out.fail({base::Code::conflict, "the log was changed: " + verdict->problem});
   return 0;

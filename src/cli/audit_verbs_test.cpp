@@ -1,5 +1,9 @@
 #include "audit/chain.hpp"
 #include "cli/policy_verbs.hpp"
+#include "os/fd.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <filesystem>
 #include <fstream>
@@ -97,6 +101,48 @@ TEST_F(AuditVerbs, AnExportGoesOnWhereItWas) {
   std::ofstream(directory_ + "/state") << "nonsense";
   EXPECT_NE(audit_export(options()), 0);
   EXPECT_EQ(exported().size(), 3U);
+}
+
+TEST_F(AuditVerbs, SyslogGetsEachLineAndWithoutOneNothingCountsAsExported) {
+  append("a");
+  append("b");
+  auto asked = options();
+  asked.file = "";
+  asked.to_syslog = true;
+  asked.syslog_socket = directory_ + "/log.sock";
+  EXPECT_NE(audit_export(asked), 0) << "nobody is there";
+  EXPECT_FALSE(std::filesystem::exists(asked.state_file));
+  os::Fd const taker(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  asked.syslog_socket.copy(name.sun_path, sizeof name.sun_path - 1);
+  // SAFETY: bind takes any address type through sockaddr*.
+  ASSERT_EQ(::bind(taker.get(), reinterpret_cast<sockaddr const*>(&name), sizeof name), 0);
+  auto const next = [&] {
+    std::array<char, 4096> buffer;
+    auto const got = ::recv(taker.get(), buffer.data(), buffer.size(), 0);
+    return std::string(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  };
+  EXPECT_EQ(audit_export(asked), 0);
+  EXPECT_TRUE(next().starts_with(R"(<86>space-audit: {"seq":1,)"));
+  EXPECT_TRUE(next().ends_with("\"}"));
+  EXPECT_EQ(next(), "");
+  EXPECT_EQ(audit_export(asked), 0);
+  EXPECT_EQ(next(), "") << "nothing twice";
+}
+
+TEST_F(AuditVerbs, WhatRetentionTookBeforeItWasExportedIsTold) {
+  log_.reset();
+  log_ = audit::Log::open(log_directory_, {1'000, 3}).value();
+  append("a");
+  EXPECT_EQ(audit_export(options()), 0);
+  for (int i = 0; i < 100; ++i)
+    append("b");
+  EXPECT_NE(audit_export(options()), 0) << "lines are missing in between";
+  auto const kept = exported().size();
+  EXPECT_GT(kept, 1U) << "what is there is exported all the same";
+  EXPECT_EQ(audit_export(options()), 0) << "and it is told once";
+  EXPECT_EQ(exported().size(), kept);
 }
 
 TEST_F(AuditVerbs, NothingBehindAChangedLineIsExported) {

@@ -3,11 +3,9 @@
 #include "cli/client.hpp"
 
 namespace cli {
-namespace {
-
 using namespace std::chrono_literals;
 
-std::optional<Finding> finding_of(json::value const& answer, std::string const& node) {
+std::optional<Finding> judge_audit(json::value const& answer, std::string const& node) {
   auto const problem = text_of(answer, "problem");
   if (!problem.empty()) {
     return Finding{
@@ -21,8 +19,6 @@ std::optional<Finding> finding_of(json::value const& answer, std::string const& 
   return Finding{"audit", Health::ok, "its signed checkpoints go on from each other"};
 }
 
-}  // namespace
-
 std::optional<Finding> probe_audit(wire::Config const& config) {
   auto target = find_target("", "");
   if (!target) return std::nullopt;
@@ -33,7 +29,7 @@ std::optional<Finding> probe_audit(wire::Config const& config) {
                                     path_of("nodes", config.node_name, "/audit/checkpoints"),
                                     nullptr,
                                     base::system_clock().in(5s));
-    if (answer) out = finding_of(*answer, config.node_name);
+    if (answer) out = judge_audit(*answer, config.node_name);
     co_return 0;
   };
   (void)async::run_main(main);

@@ -10,4 +10,7 @@ namespace cli {
 /// findings say why.
 std::optional<Finding> probe_audit(wire::Config const& config);
 
+/// Pure: of the answer to GET /v1/nodes/{node}/audit/checkpoints. Nothing where no key is known.
+std::optional<Finding> judge_audit(wire::json::value const& answer, std::string const& node);
+
 }  // namespace cli

@@ -77,6 +77,7 @@ struct AuditOptions {
   std::string directory;  // "": this installation's
   std::string file;       // export: where to, "-" is stdout
   bool to_syslog = false;
+  std::string syslog_socket = "/dev/log";
   std::string sandbox;
   std::uint64_t after = 0;  // export: from the line behind this sequence number on
   std::string state_file;   // export: where that number is kept from one run to the next
