@@ -175,12 +175,13 @@ base::Result<wire::AuditCheckpoints> Checkpoints::tell(std::uint64_t after) {
   // Retention may have taken that line since the latest checkpoint.
   bool const retired = after > 0 && after <= head_ && out.hash_at_after.empty();
   auto first = beginning();
-  if (!first && after == 0) {
+  bool const accepted = !first && after == 0;
+  if (accepted) {
     if (auto taken = take_what_is_there(); !taken) return base::passing(taken);
     first = beginning();
   }
   if (!first) out.problem = first.error().message();
-  if (first && (due() || (retired && head_ > 0)))
+  if (first && head_ > 0 && (due() || retired || accepted))
     if (auto made = make(); !made) return base::passing(made);
   auto begin = std::ranges::find_if(
       made_, [after](wire::AuditCheckpoint const& one) { return one.last_sequence > after; });

@@ -103,5 +103,37 @@ TEST(ControllerAudit, AnotherKeyIsToldOfAndTheFirstOneStays) {
   });
 }
 
+TEST(ControllerAudit, ABeginningThatSomebodyTookIsToldOfUntilAnAdministratorHasLooked) {
+  with_bench([](Bench& bench) -> store::asio::awaitable<void> {
+    Node node(bench, "log");
+    node.log.reset();
+    node.log = audit::Log::open(node.directory, {1'000, 100}).value();
+    node.checkpoints->attend(*node.log);
+    for (int i = 0; i < 30; ++i)
+      node.write("a");
+    node.tell();
+    bench.start_controller("one");
+    co_await eventually([&] { return latest(bench) == "30"; });
+    fs::remove(node.directory + "/audit-00000001.jsonl");
+    EXPECT_TRUE(node.log->append(R"({"what":"b"})"));
+    EXPECT_FALSE(node.checkpoints->note(*node.log, true)) << "no such beginning is signed";
+    co_await eventually([&] { return !complaints(bench).empty(); });
+    EXPECT_THAT(
+        complaints(bench),
+        ::testing::ElementsAre(::testing::HasSubstr("retention took nothing from record 1 on")));
+    EXPECT_EQ(latest(bench), "30");
+    store::AuditCheckpoints kept(bench.store.database);
+    auto const forgotten = co_await kept.forget("node-1", "somebody", soon());
+    EXPECT_TRUE(forgotten && *forgotten);
+    // With what is there as the beginning, and nothing to complain about any more.
+    co_await eventually([&] { return latest(bench) == "31"; });
+    node.write("c");
+    co_await eventually([&] { return latest(bench) == "32"; });
+    EXPECT_EQ(store::testing::query(bench.conninfo, "select problem from audit_nodes"),
+              std::vector<std::string>{""});
+    EXPECT_EQ(complaints(bench).size(), 1U);
+  });
+}
+
 }  // namespace
 }  // namespace controller
