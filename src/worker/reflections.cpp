@@ -4,6 +4,7 @@
 #include "wire/codec.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <unistd.h>
 
@@ -53,8 +54,18 @@ void Reflections::note(wire::Reflected reflected) {
     return one.credential == reflected.credential && one.version == reflected.version;
   });
   all_.push_back(std::move(reflected));
-  if (all_.size() > kept_max) all_.erase(all_.begin());
+  if (all_.size() > kept_max) forget_one();
   dirty_ = true;
+}
+
+/// The oldest of the sandbox that has most: whoever lets many of his own come back at once does not
+/// push out another's.
+void Reflections::forget_one() {
+  std::map<std::string_view, std::size_t> of;
+  for (auto const& one : all_)
+    ++of[one.sandbox];
+  auto const most = std::ranges::max_element(of, {}, [](auto const& pair) { return pair.second; });
+  all_.erase(std::ranges::find(all_, most->first, &wire::Reflected::sandbox));
 }
 
 async::Task<void> Reflections::keep() {

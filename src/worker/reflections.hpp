@@ -20,7 +20,7 @@ class Reflections {
   async::Task<void> open();
 
   /// Known from now on; durable after keep(). One of the same credential and version is replaced,
-  /// and of too many the oldest is forgotten.
+  /// and of too many the oldest of the sandbox that has most is forgotten.
   void note(wire::Reflected reflected);
   async::Task<void> keep();
 
@@ -35,6 +35,8 @@ class Reflections {
   boost::asio::awaitable<void> wait_taken() { return taken_.wait(); }
 
  private:
+  void forget_one();
+
   std::string path_;
   std::vector<wire::Reflected> all_;
   bool dirty_ = false;

@@ -48,6 +48,20 @@ TEST(Reflections, AreTheNextWorkersUntilTheApiHasThem) {
   });
 }
 
+TEST(Reflections, WhoHasManyPushesOutNobodyElses) {
+  async::run_test([]() -> boost::asio::awaitable<void> {
+    Reflections all(co_await boost::asio::this_coro::executor, "/nonexistent/reflected.json");
+    auto others = reflected("others", 1, 1);
+    others.sandbox = "iothers";
+    all.note(others);
+    for (int i = 0; i < 1000; ++i)
+      all.note(reflected(std::to_string(i), 1, i + 2));
+    EXPECT_THAT(all.all(), SizeIs(256));
+    EXPECT_TRUE(all.holds("others", 1));
+    EXPECT_TRUE(all.holds("999", 1));
+  });
+}
+
 TEST(Reflections, AreBounded) {
   async::run_test([]() -> boost::asio::awaitable<void> {
     Reflections all(co_await boost::asio::this_coro::executor, "/nonexistent/reflected.json");
