@@ -6,6 +6,9 @@
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <net/route.h>
+#if defined(__x86_64__)
+#include <sys/io.h>
+#endif
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
@@ -15,6 +18,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 
@@ -212,6 +216,34 @@ void end_thrashing() {
                     write_kernel_file("/sys/kernel/mm/lru_gen/min_ttl_ms", "1000").has_value());
 }
 
+/// The PC's old interval timer runs from reset on, and a kernel that uses another one (before Linux
+/// 6.12) only masks its interrupt: the emulator wakes for each of its 36 edges a second, for
+/// nothing. One-shot mode with a count of nothing stops it, as newer kernels do
+/// (arch/x86/kernel/i8253.c, pit_timer_init).
+void stop_unused_timer() {
+#if defined(__x86_64__)
+  constexpr std::uint16_t channel_0 = 0x40;
+  constexpr std::uint16_t mode = 0x43;
+  auto const used = read_small_file("/sys/devices/system/clockevents/clockevent0/current_device");
+  if (!used || !used->starts_with("lapic")) return;
+  if (::ioperm(channel_0, 4, 1) != 0) return;  // it only costs
+  ::outb(0x30, mode);
+  ::outb(0, channel_0);
+  ::outb(0, channel_0);
+  ::ioperm(channel_0, 4, 0);
+#endif
+}
+
+/// What an idle kernel does by the clock costs each idle machine's emulator, however many there
+/// are: it looks twice a second whether huge pages could be put together, and each second adds up
+/// counters that are near enough without.
+void be_quiet() {
+  // A kernel that lacks them only costs more.
+  static_cast<void>(write_kernel_file("/proc/sys/vm/compaction_proactiveness", "0"));
+  static_cast<void>(write_kernel_file("/proc/sys/vm/stat_interval", "10"));
+  stop_unused_timer();
+}
+
 }  // namespace
 
 base::Result<void> boot_machine() {
@@ -228,6 +260,7 @@ base::Result<void> boot_machine() {
   furnish();
   set_limits();
   end_thrashing();
+  be_quiet();
   configure_network();
   write_names();
   return {};

@@ -3,7 +3,10 @@
 #include "os/fd.hpp"
 #include "wire/agent.hpp"
 
+#include <sys/wait.h>
+
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -105,6 +108,12 @@ std::map<std::uint16_t, std::string> loopback_only_ports(
   return std::move(listeners.loopback);
 }
 
+bool has_children() {
+  siginfo_t ignored{};
+  // Leaves whoever has ended to the reaper.
+  return ::waitid(P_ALL, 0, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
 struct LoopbackForwarder::Forward {
   std::string address;
   std::uint16_t port = 0;
@@ -136,10 +145,11 @@ asio::awaitable<void> LoopbackForwarder::look_again_and_again() {
 }
 
 void LoopbackForwarder::refresh() {
-  auto const wanted =
-      loopback_only_ports(beginning_of(options_.tcp_file),
-                          beginning_of(options_.tcp6_file),
-                          [this](std::uint16_t port) { return forwards_.contains(port); });
+  std::map<std::uint16_t, std::string> wanted;
+  if (!options_.anybody || options_.anybody())
+    wanted = loopback_only_ports(beginning_of(options_.tcp_file),
+                                 beginning_of(options_.tcp6_file),
+                                 [this](std::uint16_t port) { return forwards_.contains(port); });
   std::erase_if(forwards_, [&](auto const& one) {
     auto const found = wanted.find(one.first);
     if (found != wanted.end() && found->second == one.second->address) return false;

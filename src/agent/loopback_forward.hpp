@@ -24,6 +24,10 @@ namespace asio = boost::asio;
 std::map<std::uint16_t, std::string> loopback_only_ports(
     std::string_view tcp, std::string_view tcp6, std::function<bool(std::uint16_t)> const& ours);
 
+/// Whether any program runs in the machine that this process is the first of: whatever has lost its
+/// parent is its child, so without children there is nobody.
+bool has_children();
+
 /// Looks every second, as the hosted service's daemon does; a server that moves from loopback to
 /// all addresses finds its port taken for as long. Owned by the agent; awaited close() before
 /// destruction.
@@ -34,6 +38,9 @@ class LoopbackForwarder {
     std::string tcp_file = "/proc/net/tcp";
     std::string tcp6_file = "/proc/net/tcp6";
     std::chrono::milliseconds every{1000};
+    /// While it says no, nobody listens and the tables, which cost the most of a look, are not
+    /// read.
+    std::function<bool()> anybody = {};
   };
 
   static constexpr std::size_t ports_max = 64;

@@ -2,11 +2,14 @@
 
 #include "async/testing.hpp"
 
+#include <sys/wait.h>
+
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 namespace agent {
 namespace {
@@ -118,6 +121,62 @@ TEST(LoopbackForwarder, CarriesConnectionsForAsLongAsTheServerListens) {
     EXPECT_FALSE(refused);
     co_await forwarder.close();
   });
+}
+
+TEST(LoopbackForwarder, ReadsNoTableWhileNobodyIsThere) {
+  Table const table;
+  async::run_test([&table]() -> asio::awaitable<void> {
+    auto const executor = co_await asio::this_coro::executor;
+    auto server = net::listen_tcp(executor, "127.0.0.1", 0).value();
+    auto anybody = std::make_shared<bool>(false);
+    auto looks = std::make_shared<int>(0);
+    LoopbackForwarder forwarder(executor,
+                                {"127.0.0.2",
+                                 table.path(),
+                                 "/nonexistent",
+                                 std::chrono::milliseconds(10),
+                                 [anybody, looks] {
+                                   ++*looks;
+                                   return *anybody;
+                                 }});
+    table.list(server->port());
+    forwarder.start();
+    while (*looks < 3)
+      co_await async::sleep_for(std::chrono::milliseconds(5));
+    auto const early = co_await net::connect_tcp("127.0.0.2", server->port());
+    EXPECT_FALSE(early);
+    *anybody = true;
+    auto const carried = co_await dial_until(server->port(), true);
+    EXPECT_TRUE(carried);
+    *anybody = false;
+    auto const refused = co_await dial_until(server->port(), false);
+    EXPECT_FALSE(refused);
+    co_await forwarder.close();
+  });
+}
+
+// In a process of its own, which has no children that another test forgot.
+int looks_around_one_child() {
+  int found = has_children() ? 1 : 0;
+  auto const child = ::fork();
+  if (child < 0) return 64;
+  if (child == 0) ::_exit(0);
+  siginfo_t ended{};
+  ::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT);
+  if (has_children()) found |= 2;  // it has ended and is not reaped
+  ::waitpid(child, nullptr, 0);
+  if (has_children()) found |= 4;
+  return found;
+}
+
+TEST(HasChildren, FromTheStartOfOneUntilItIsReaped) {
+  auto const looker = ::fork();
+  ASSERT_GE(looker, 0);
+  if (looker == 0) ::_exit(looks_around_one_child());
+  int status = 0;
+  ASSERT_EQ(::waitpid(looker, &status, 0), looker);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ asio::awaitable<int> serve(Arguments arguments) {
       arguments.is_init ? agent::Reaper::Orphans::reap : agent::Reaper::Orphans::leave;
   if (arguments.is_init) {
     options.processes.control_group_root = "/sys/fs/cgroup";
-    options.loopback.emplace();
+    options.loopback.emplace().anybody = agent::has_children;
   }
   options.processes.reset_oom_score = protection.oom_score;
   options.processes.reset_real_time = protection.real_time;
