@@ -50,6 +50,10 @@ store::asio::awaitable<void> Retention::drop_snapshots() {
   if (!due) co_return;
   for (auto const& one : *due) {
     if (SPACE_FAULT("controller.snapshot.before_remove")) continue;
+    // One that expired while a sandbox was being created from it: that one is looked for only now,
+    // when no other can begin.
+    auto const starts = co_await store_.snapshots.has_starts(one.public_id, soon());
+    if (!starts || *starts) continue;
     auto const removed = co_await links_.at(one.node_address)
                              .remove_snapshot(one.public_id, base::system_clock().in(15s));
     if (!removed) continue;

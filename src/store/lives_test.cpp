@@ -365,6 +365,76 @@ TEST(Snapshots, KeepTheirFilesWhileSandboxesAreCreatedFromThem) {
   });
 }
 
+/// Of `row`, and there.
+async::Task<SnapshotRow> ready_snapshot(Store& store, SandboxRow row) {
+  NewSnapshot wanted;
+  wanted.public_id = base::make_short_id('s');
+  wanted.sandbox_id = row.id;
+  wanted.operation = base::make_short_id('x');
+  wanted.lease_owner = "test";
+  auto made = co_await store.snapshots.create(std::move(wanted), soon());
+  if (!made) co_return base::passing(made);
+  auto ready = co_await store.snapshots.settle(made->id, 1000, soon());
+  if (!ready) co_return base::passing(ready);
+  co_return made;
+}
+
+TEST(Snapshots, ACreateThatReadOneBeforeItsDeleteIsRefusedAndCostsNothing) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    auto snapshot = co_await ready_snapshot(store, *row);
+    ASSERT_OK(snapshot);
+    auto copy = new_sandbox(*world);
+    copy.snapshot = snapshot->public_id;
+    auto going = co_await store.snapshots.begin_delete(snapshot->id, soon());
+    ASSERT_OK(going);
+    auto refused = co_await store.sandboxes.create(std::move(copy), soon());
+    EXPECT_FALSE(refused.has_value());
+    if (refused) co_return;
+    EXPECT_EQ(refused.error().code(), base::Code::not_found) << refused.error().message();
+    auto used = co_await used_by(store, *world);
+    ASSERT_OK(used);
+    EXPECT_EQ(used->sandboxes, 1u);
+  });
+}
+
+// Either the create sees the delete, or the delete sees the create: files that nobody waits for are
+// never removed from under one.
+TEST(Snapshots, OfACreateAndADeleteAtOnceOneSeesTheOther) {
+  with_store([](Store& store) -> asio::awaitable<void> {
+    auto world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    for (int round = 0; round < 20; ++round) {
+      auto snapshot = co_await ready_snapshot(store, *row);
+      ASSERT_OK(snapshot);
+      auto copy = new_sandbox(*world);
+      copy.snapshot = snapshot->public_id;
+      std::optional<base::Result<SandboxRow>> created;
+      std::optional<base::Result<bool>> starts;
+      auto const create = [&]() -> asio::awaitable<void> {
+        created = co_await store.sandboxes.create(copy, soon());
+      };
+      auto const remove = [&]() -> asio::awaitable<void> {
+        auto const going = co_await store.snapshots.begin_delete(snapshot->id, soon());
+        EXPECT_TRUE(going.has_value());
+        starts = co_await store.snapshots.has_starts(snapshot->public_id, soon());
+      };
+      async::TaskGroup group(co_await asio::this_coro::executor);
+      group.spawn("create", create());
+      group.spawn("remove", remove());
+      co_await group.join();
+      EXPECT_TRUE(created && starts && *starts);
+      if (!created || !starts || !*starts) co_return;
+      EXPECT_EQ(created->has_value(), **starts) << "in round " << round;
+    }
+  });
+}
+
 TEST(Snapshots, AreMadeWithinTheQuotaFoundAndRemoved) {
   with_store([](Store& store) -> asio::awaitable<void> {
     auto world = co_await make_world(store);

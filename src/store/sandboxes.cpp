@@ -9,10 +9,14 @@ namespace {
 
 // One statement, so that one round trip and one commit: the usage is raised only within the quota,
 // and the row lock on it makes parallel creates of one project take turns. The node is looked up in
-// the same place, else a missing one would leave the usage raised.
+// the same place, else a missing one would leave the usage raised. So is the snapshot that it
+// starts from: the lock makes a delete of that wait until it sees this row, or this see the delete.
 Statement const create_statement{
     "sandboxes.create",
-    "with usage as ("
+    "with origin as materialized ("
+    "  select id from snapshots where public_id = $27::text and project_id = $2 and state = 'ready'"
+    "  for share"
+    "), usage as ("
     "  update project_usage u set sandboxes = u.sandboxes + 1, vcpus = u.vcpus + $5,"
     "    memory_mib = u.memory_mib + $6, disk_mib = u.disk_mib + $7"
     "  from projects p, nodes n"
@@ -21,6 +25,7 @@ Statement const create_statement{
     "    and (p.quota_vcpus is null or u.vcpus + $5 <= p.quota_vcpus)"
     "    and (p.quota_memory_mib is null or u.memory_mib + $6 <= p.quota_memory_mib)"
     "    and (p.quota_disk_mib is null or u.disk_mib + $7 <= p.quota_disk_mib)"
+    "    and ($27 = '' or exists (select from origin))"
     "  returning u.project_id, n.id as node_id, p.idle_timeout_s"
     "), made as ("
     "  insert into sandboxes (id, public_id, project_id, state, node_id, build_id, vcpus, "
@@ -42,6 +47,11 @@ Statement const create_statement{
     "    jsonb_build_object('state', state, 'epoch', epoch, 'operation', $20::text) from made"
     ") " +
         row_of("made")};
+
+Statement const origin_statement{
+    "sandboxes.origin",
+    "select exists (select from snapshots where public_id = $1 and state = 'ready')",
+    Statement::Kind::read};
 
 Statement const apply_statement{
     "sandboxes.apply",
@@ -257,6 +267,15 @@ async::Task<SandboxRow> Sandboxes::create(NewSandbox sandbox, base::Deadline dea
   if (!rows->empty()) {
     SPACE_FAULT("store.create.after_commit");
     co_return read_sandbox(*rows, 0);
+  }
+  if (!sandbox.snapshot.empty()) {
+    Params origin;
+    origin.text(sandbox.snapshot);
+    auto there = co_await database_.run(origin_statement, std::move(origin), deadline);
+    if (!there) co_return base::passing(there);
+    if (!RowReader(*there, 0).boolean())
+      co_return base::fail(base::Code::not_found,
+                           fmt::format("the snapshot \"{}\" is gone", sandbox.snapshot));
   }
   Params project;
   project.text(sandbox.project_id);
