@@ -23,8 +23,8 @@ TEST(Events, AStreamGoesOnWhereItWasCut) {
     first.resize(first.find("\n\n", first.find("\n\n") + 2) + 2);
     EXPECT_THAT(first, HasSubstr("event: sandbox.creating"));
     auto const rest = co_await read_stream(
-        bench, "/v1/events", {{"Last-Event-ID", last_id(first)}}, [](std::string const& text) {
-          return count_of(text, "event: sandbox.running") >= 2;
+        bench, "/v1/events", {{"Last-Event-ID", last_id(first)}}, [first](std::string const& text) {
+          return count_of(first + text, "event: sandbox.running") >= 3;
         });
     auto const whole = first + rest;
     for (auto const& id : made)
