@@ -17,7 +17,7 @@
 /// VMM.
 namespace hostd {
 
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 enum class Action : std::uint32_t {
   hello = 1,    // → version, features

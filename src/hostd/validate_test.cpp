@@ -69,7 +69,10 @@ INSTANTIATE_TEST_SUITE_P(
     BadRequest,
     testing::Values(
         Bad{"old version", Action::hello, [](Request& r) { r.version = 0; }, "version"},
-        Bad{"new version", Action::hello, [](Request& r) { r.version = 2; }, "version"},
+        Bad{"new version",
+            Action::hello,
+            [](Request& r) { r.version = protocol_version + 1; },
+            "version"},
         Bad{"action 0", Action::hello, [](Request& r) { r.action = Action{0}; }, "action"},
         Bad{"action 99", Action::hello, [](Request& r) { r.action = Action{99}; }, "action"},
         Bad{"action 2^32-1",
