@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many sandboxes: a hundred at once, hundreds in a row, and what an idle one holds of the host's memory.
 
-  sudo bench/many.py --json bench/results/NAME.json [--parts burst,memory] [--burst 100] [--row 500]
+  sudo bench/many.py --json bench/results/NAME.json [--parts burst,memory] [--burst 100] [--row 500] [--touch-mib 4096]
   bench/table.py bench/results/NAME.json
 
 - burst: so many creates at the same moment, none of them by a warm machine, beside the processor time of one create
@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import time
 
@@ -54,6 +55,20 @@ def private_kib(pid, guest_mib):
     return guest, rest
 
 
+def touch(mib):
+    """Has a process write to so many MiB and end, twice; (first, again): at how many MB per second of processor time.
+
+    Where a hypervisor takes back what its machine has freed, the first touch of a page costs several times a later one.
+    """
+    if not mib:
+        return None, None
+    program = ("import mmap, time; size = %d << 20; memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+               "for at in range(0, size, 4096): memory[at] = 1\n"
+               "print(size / 1e6 / time.process_time())" % mib)
+    rates = [float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout) for _ in range(2)]
+    return round(rates[0]), round(rates[1])
+
+
 class Many:
     def __init__(self, platform):
         self.platform = platform
@@ -88,7 +103,8 @@ class Many:
         return {"machines": len(pairs), "guest_mib": summary([guest / 1024 for guest, _ in pairs]),
                 "rest_mib": summary([rest / 1024 for _, rest in pairs])}
 
-    def burst(self, count):
+    def burst(self, count, touch_mib):
+        first, again = touch(touch_mib)
         before = busy_ms()
         one = [self.create() for _ in range(10)]
         each_ms = (busy_ms() - before) / 10
@@ -96,6 +112,7 @@ class Many:
             self.delete(sandbox)
         time.sleep(2)
         held = {name: len(things) for name, things in self.platform.holdings().items()}
+        touch(touch_mib)
         with concurrent.futures.ThreadPoolExecutor(count) as at_once:
             started, before = time.monotonic(), busy_ms()
             made = list(at_once.map(lambda _: self.attempt("create", self.create), range(count)))
@@ -107,7 +124,8 @@ class Many:
             lambda: {name: len(things) for name, things in self.platform.holdings().items()} == held, 60, "nothing stays"))
         return {"count": count, "succeeded": len(running), "one_ms": summary([took for took, _ in one]), "cpu_of_one_ms": round(each_ms, 1),
                 "wall_ms": round(wall_ms), "cpu_ms": round(burned_ms), "create_ms": summary([took for took, _ in running]),
-                "memory": memory, "nothing_stays": left is not None}
+                "memory": memory, "nothing_stays": left is not None, "touched_mib": touch_mib,
+                "touch_mb_per_s": {"first": first, "again": again}}
 
     def held_by_programs(self):
         out = {}
@@ -160,6 +178,7 @@ def main():
     options.add_argument("--json", type=pathlib.Path, required=True, help="parts that the file has and --parts does not name are kept")
     options.add_argument("--parts", default="burst,row,memory")
     options.add_argument("--burst", type=int, default=100)
+    options.add_argument("--touch-mib", type=int, default=0, help="memory of the host that a process touches before the burst and gives back")
     options.add_argument("--row", type=int, default=500)
     options.add_argument("--clones", type=int, default=3, help="of the part memory, for each size")
     options.add_argument("--build", default="dev", choices=["dev", "release"])
@@ -180,7 +199,7 @@ def main():
         platform.start()
         node = platform.worker("/node")
         document.update(driver=node["driver"], accelerator=node["accelerator"])
-        for name, measure in (("burst", lambda: many.burst(given.burst)), ("row", lambda: many.row(given.row)),
+        for name, measure in (("burst", lambda: many.burst(given.burst, given.touch_mib)), ("row", lambda: many.row(given.row)),
                               ("memory", lambda: many.memory(given.clones))):
             if name in parts:
                 document[name] = measure()

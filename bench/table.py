@@ -143,6 +143,15 @@ def lived(document):
     return lines
 
 
+def touched(burst):
+    """What was done to the host's free memory before a burst, and what it costs to touch."""
+    if not burst.get("touched_mib"):
+        return ""
+    rate = burst["touch_mb_per_s"]
+    return (f" Before both, a process touched {burst['touched_mib']:,} MiB of the host's memory and gave them back ({rate['first']:,} MB per second "
+            f"of processor time when it did so first, {rate['again']:,} when again).")
+
+
 def crowded(document):
     """A hundred at once, hundreds in a row, and the memory of idle ones."""
     lines = [where(document, f"driver {document['driver']} with {document['accelerator']}; ")]
@@ -151,7 +160,7 @@ def crowded(document):
         allowed = 1.3 * b["count"] * b["cpu_of_one_ms"] / document["host"]["cores"]
         lines += ["", f"{b['count']} creates at the same moment, none by a warm machine; limits of memory, vCPUs and disk raised, because what is "
                   "reserved for so many exceeds such a host. One create, of ten in a row, takes "
-                  f"{ms(b['one_ms']['p50'])} ms and {b['cpu_of_one_ms']:,.0f} ms of the host's processors.", "",
+                  f"{ms(b['one_ms']['p50'])} ms and {b['cpu_of_one_ms']:,.0f} ms of the host's processors." + touched(b), "",
                   "| wanted | measured | |", "|---|---|---|",
                   f"| none fails | {b['succeeded']} of {b['count']} succeeded | {verdict(b['succeeded'] == b['count'])} |",
                   f"| wall time ≤ 1.3 × {b['count']} × the processor time of one ÷ cores = {allowed:,.0f} ms | {b['wall_ms']:,} ms, {b['wall_ms'] / allowed * 1.3:.2f} × "
