@@ -63,7 +63,7 @@ def write(found: dict, output: pathlib.Path) -> None:
         "Each case is tried by root inside a real guest and judged from four sides: the guest, the servers of a small internet of our own",
         "(`test/security/rig.py`), the frames behind the slot's first rules, and the audit log. Each has a control that must arrive.", "",
         f"**{held} of {len(cases)} cases held ({attacks} attacks); of {len(mutations)} defences that were taken away one at a time the",
-        f"suite noticed {red}.**", ""]
+        f"suite noticed {red}.** A verdict stands until a later run replaces it: those of the defences are of several runs, on several sources.", ""]
     for letter, place in PLACES.items():
         group = [case for case in cases.values() if case.id[0] == letter]
         if group:
