@@ -112,8 +112,10 @@ asio::awaitable<int> node_list(Session session) {
   auto row = [](json::value const& one) -> std::vector<std::string> {
     auto const boundary =
         member_of(one, "boundary").is_bool() && member_of(one, "boundary").as_bool();
+    auto const draining =
+        member_of(one, "draining").is_bool() && member_of(one, "draining").as_bool();
     return {text_of(one, "name"),
-            text_of(one, "state"),
+            draining ? "draining" : text_of(one, "state"),
             fmt::format("{}+{}", text_of(one, "driver"), text_of(one, "accelerator")),
             boundary ? "yes" : "no",
             share_of(one, "sandboxes"),

@@ -221,7 +221,7 @@ int verify_with(Output const& out, AuditOptions const& options, Kept const& kept
   if (verdict.retired_through > 0)
     out.line(
         fmt::format("retention took what came before, up to number {}", verdict.retired_through));
-  out.line(fmt::format("last hash {}", verdict.last_hash));
+  if (verdict.lines > 0) out.line(fmt::format("last hash {}", verdict.last_hash));
   if (whole) out.line("whole: every line carries the hash of the one before");
   if (whole && checkpoint->sequence > 0)
     out.line(fmt::format("as it was at the checkpoint, up to number {}", checkpoint->sequence));

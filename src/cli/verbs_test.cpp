@@ -334,6 +334,17 @@ TEST(KeyCreate, TheSecretIsTheOnlyDataOnStdout) {
   EXPECT_EQ(fake.asked.at(0), R"(POST /v1/keys {"name":"ci","expires_in_s":86400})");
 }
 
+TEST(NodeList, OneThatIsBeingDrainedIsNotCalledReady) {
+  FakeApi fake;
+  fake.answers = {{200,
+                   R"({"nodes":[{"name":"node-1","state":"ready","draining":true},)"
+                   R"({"name":"node-2","state":"ready","draining":false}]})"}};
+  auto const outcome = run_against(fake, [](Session session) { return node_list(session); });
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("node-1  draining"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("node-2  ready"), std::string::npos) << outcome.out;
+}
+
 TEST(OperationShow, AFailedOneHasItsOwnExitCode) {
   FakeApi fake;
   fake.answers = {

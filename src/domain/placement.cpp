@@ -30,7 +30,8 @@ base::Error explain(Refusals const& why, std::string const& build) {
     return {Code::unavailable, "no worker that is ready runs machines with hardware isolation"};
   }
   if (why.draining > 0)
-    return {Code::unavailable, "all workers are being drained; try again later"};
+    return {Code::unavailable,
+            "all workers are being drained; `space node drain NODE --off` ends that"};
   return {Code::unavailable, "no worker is ready; is space-worker running?"};
 }
 

@@ -96,7 +96,8 @@ def test_draining_suspends_all_and_takes_no_new_ones(own):
     own.space("node", "drain", node)
     assert state_of(own, made) == "suspended"
     refused = own.space("sandbox", "create", check=False)
-    assert refused.returncode != 0 and "drained" in refused.stderr
+    assert refused.returncode != 0 and "space node drain NODE --off" in refused.stderr
+    assert "draining" in own.space("node", "list").stdout
     own.space("node", "drain", node, "--off")
     own.space("sandbox", "resume", made)
     assert run(own, made, "echo", "back") == "back"
