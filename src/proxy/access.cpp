@@ -114,6 +114,20 @@ bool is_host_only(std::string_view path) {
          });
 }
 
+bool wants_upgrade(http::Headers const& headers) {
+  bool said = false;
+  for (auto const& [name, value] : headers) {
+    if (!http::equal_ignoring_case(name, "Connection")) continue;
+    for_each_token(value, [&](std::string_view token) {
+      said = said || http::equal_ignoring_case(token, "upgrade");
+    });
+  }
+  return said && !headers.get("Upgrade").empty();
+}
+
+namespace {
+
+/// What concerns one connection only: RFC 9110 7.6.1 and the fields that Connection names.
 void remove_hop_by_hop(http::Headers& headers) {
   std::vector<std::string> named;
   for (auto const& [name, value] : headers) {
@@ -140,19 +154,6 @@ void remove_hop_by_hop(http::Headers& headers) {
   }
 }
 
-bool wants_upgrade(http::Headers const& headers) {
-  bool said = false;
-  for (auto const& [name, value] : headers) {
-    if (!http::equal_ignoring_case(name, "Connection")) continue;
-    for_each_token(value, [&](std::string_view token) {
-      said = said || http::equal_ignoring_case(token, "upgrade");
-    });
-  }
-  return said && !headers.get("Upgrade").empty();
-}
-
-namespace {
-
 void remove_hop_by_hop_of_request(http::Headers& headers) {
   bool const upgrade = wants_upgrade(headers);
   std::string protocol(headers.get("Upgrade"));
@@ -162,7 +163,36 @@ void remove_hop_by_hop_of_request(http::Headers& headers) {
   headers.add("Upgrade", std::move(protocol));
 }
 
+/// A cookie's first part is its name and value, whatever they are; what browsers take for spaces
+/// around an attribute's name is at most what we do.
+std::string without_domain(std::string_view cookie) {
+  auto const is_space = [](char c) { return static_cast<unsigned char>(c) <= ' '; };
+  std::string out;
+  for (bool first = true; first || !cookie.empty(); first = false) {
+    auto const part = cookie.substr(0, cookie.find(';'));
+    cookie.remove_prefix(std::min(cookie.size(), part.size() + 1));
+    auto name = part.substr(0, part.find('='));
+    while (!name.empty() && is_space(name.front()))
+      name.remove_prefix(1);
+    while (!name.empty() && is_space(name.back()))
+      name.remove_suffix(1);
+    if (!first && http::equal_ignoring_case(name, "Domain")) continue;
+    if (!first) out += ';';
+    out += part;
+  }
+  return out;
+}
+
 }  // namespace
+
+http::ResponseHead head_for_visitor(http::ResponseHead head) {
+  remove_hop_by_hop(head.headers);
+  http::Headers kept;
+  for (auto const& [name, value] : head.headers)
+    kept.add(name, http::equal_ignoring_case(name, "Set-Cookie") ? without_domain(value) : value);
+  head.headers = std::move(kept);
+  return head;
+}
 
 http::RequestHead head_for_guest(http::RequestHead head,
                                  wire::Route const& route,

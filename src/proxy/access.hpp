@@ -30,9 +30,11 @@ http::RequestHead head_for_guest(http::RequestHead head,
 /// The same for the API, which learns who the visitor is.
 http::RequestHead head_for_api(http::RequestHead head, std::string_view peer_name);
 
+/// The head of an answer as the visitor gets it: without hop-by-hop fields, and every cookie
+/// without a Domain, so that it stays with the host name of the one sandbox that set it (RFC
+/// 6265 5.2.3).
+http::ResponseHead head_for_visitor(http::ResponseHead head);
+
 bool wants_upgrade(http::Headers const& headers);
-/// Takes off what concerns one connection only: RFC 9110 7.6.1 and the fields that Connection
-/// names.
-void remove_hop_by_hop(http::Headers& headers);
 
 }  // namespace proxy

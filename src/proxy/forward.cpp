@@ -101,9 +101,8 @@ asio::awaitable<void> Forward::take_answer() {
 }
 
 asio::awaitable<Forward::Outcome> Forward::pass_on(http::Exchange* exchange) {
-  auto head = exchange->head;
+  auto head = head_for_visitor(exchange->head);
   bool const connect_stream = is_connect_stream(head.headers);
-  remove_hop_by_hop(head.headers);
   head.headers.remove("Transfer-Encoding");
   bool const bodiless = request_.head.method == "HEAD" || head.status == 204 ||
                         head.status == 304 || head.headers.get("Content-Length") == "0";
@@ -148,9 +147,8 @@ asio::awaitable<Forward::Outcome> Forward::pass_body(http::Exchange* exchange,
 }
 
 asio::awaitable<Forward::Outcome> Forward::switch_protocols() {
-  auto head = std::move(upgraded_->head);
-  std::string const protocol(head.headers.get("Upgrade"));
-  remove_hop_by_hop(head.headers);
+  std::string const protocol(upgraded_->head.headers.get("Upgrade"));
+  auto const head = head_for_visitor(std::move(upgraded_->head));
   std::string text;
   bool good = http::append_response_head(text, 101, head.headers);
   http::append_field(text, "Connection", "Upgrade");

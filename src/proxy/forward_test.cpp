@@ -59,14 +59,15 @@ TEST(Proxy, HopByHopFieldsOfAGuestGoNoFurther) {
     guest.spawn("guest",
                 hostile_guest(listener.get(),
                               "HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nUpgrade: "
-                              "h2c\r\nKeep-Alive: 5\r\n"
+                              "h2c\r\nKeep-Alive: 5\r\nSet-Cookie: a=1; Domain=space.test\r\n"
                               "X-Kept: 2\r\nContent-Length: 1\r\n\r\na",
                               &served));
     auto const answer = co_await host.ask("GET", "/", at("9000"));
     std::string names;
     for (auto const& [name, value] : answer.headers)
       names += name + " ";
-    EXPECT_EQ(names, "X-Kept Content-Length ");
+    EXPECT_EQ(names, "Set-Cookie X-Kept Content-Length ");
+    EXPECT_EQ(answer.headers.get("Set-Cookie"), "a=1");
     listener->close();
     guest.cancel();
     co_await guest.join();

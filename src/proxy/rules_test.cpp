@@ -232,6 +232,34 @@ TEST(Heads, HopByHopFieldsStayOnTheirHop) {
             "Host=h;Connection=Upgrade;Upgrade=websocket;");
 }
 
+TEST(Heads, ACookieStaysWithTheSandboxThatSetIt) {
+  auto const kept = [](std::string cookie) {
+    return std::string(
+        head_for_visitor({.status = 200, .headers = {{"set-cookie", std::move(cookie)}}})
+            .headers.get("Set-Cookie"));
+  };
+  for (auto const* domain : {"Domain=.space.example",
+                             " domain=space.example",
+                             "\tDOMAIN\t = space.example ",
+                             "Domain",
+                             " Domain=\"space.example\""}) {
+    EXPECT_EQ(kept(std::string("a=1;") + domain), "a=1") << domain;
+    EXPECT_EQ(kept(std::string("a=1; Path=/;") + domain + "; Secure"), "a=1; Path=/; Secure")
+        << domain;
+    EXPECT_EQ(kept(std::string("a=1;") + domain + ";" + domain), "a=1") << domain;
+  }
+  for (auto const* whole : {"Domain=1; Path=/", "a=Domain=x", "a=1; Path=/Domain=x", "", "a=1;;"})
+    EXPECT_EQ(kept(whole), std::string_view(whole) == "a=1;;" ? "a=1;" : whole) << whole;
+  http::ResponseHead two{.status = 200,
+                         .headers = {{"Set-Cookie", "a=1; Domain=x"},
+                                     {"X-Kept", "a; Domain=x"},
+                                     {"SET-COOKIE", "b=2; Domain=x; HttpOnly"}}};
+  std::string all;
+  for (auto const& [name, value] : head_for_visitor(std::move(two)).headers)
+    all += name + ": " + value + "\n";
+  EXPECT_EQ(all, "Set-Cookie: a=1\nX-Kept: a; Domain=x\nSET-COOKIE: b=2; HttpOnly\n");
+}
+
 TEST(Heads, AMaskedHostMovesTheOriginal) {
   auto route = secure_route();
   route.mask_request_host = "localhost:${PORT}";
