@@ -329,6 +329,17 @@ def check_spec(sources, texts):
                 yield Finding("spec", "docs/spec.md", number, "a promise with neither a test nor \"pending\"")
 
 
+def check_reasons(texts):
+    """Files, and what stands in them, that are named as reasons why an attack is no case of the suite."""
+    where = "test/security/elsewhere.json"
+    for number, line in enumerate(texts.get(where, "").split("\n"), 1):
+        for path, name in re.findall(r"\b((?:src|test)/[\w/.-]+\.(?:py|cpp|hpp))(?:::(\w+))?", line):
+            if path not in texts:
+                yield Finding("reasons", where, number, f"there is no {path}")
+            elif name and not re.search(rf"\b{name}\b", texts[path]):
+                yield Finding("reasons", where, number, f"{path} has no {name}")
+
+
 # The program by whose name a folder's fault points may go.
 PROGRAM_OF = {"controlplane": "api"}
 
@@ -399,6 +410,7 @@ def findings_of(root, build=None):
     yield from check_ascii(sources)
     yield from check_paths(prose)
     yield from check_spec(sources, texts)
+    yield from check_reasons(texts)
     yield from check_faults(sources)
 
 

@@ -147,6 +147,14 @@ class TheTree(Tree):
         self.assert_finds("paths", "docs/a.md", "see /" + "work/x\n")
         self.assert_clean("docs/a.md", "see src/" + "work/x\n")
 
+    def test_reasons_name_what_exists(self):
+        files = {
+            "test/system/b.py": "def test_boots():\n    pass\n",
+            "test/security/elsewhere.json": '{"S01": "test/system/b.py::test_boots",\n"S02": "test/system/b.py::test_flies",\n"S03": "as test/system/c.py says"}\n',
+        }
+        found = [(one.line, one.text) for one in self.findings(files) if one.rule == "reasons"]
+        self.assertEqual(found, [(2, "test/system/b.py has no test_flies"), (3, "there is no test/system/c.py")])
+
     def test_the_spec_names_tests_that_exist(self):
         files = {
             "src/worker/a_test.cpp": "TEST(Pool, IsBounded) {}\n",

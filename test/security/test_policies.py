@@ -2,6 +2,8 @@
 command returns, and a credential is used by a guest in which nothing has ever seen it."""
 
 import json
+import mmap
+import os
 import pathlib
 import subprocess
 import time
@@ -204,6 +206,35 @@ def test_the_value_is_nowhere(box, platform):
         limits = pathlib.Path(f"/proc/{platform.service_pid(program)}/limits").read_text()
         core = next(line for line in limits.splitlines() if line.startswith("Max core file size"))
         assert core.split()[4] == "0", (program, core)
+
+
+def found_in(folder: pathlib.Path, words: bytes) -> set[str]:
+    """Which files hold them, holes left out: a disk is 4 GiB long."""
+    found = set()
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            at, size = 0, path.stat().st_size
+            while at < size:
+                try:
+                    at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+                except OSError:
+                    break  # a hole to the end
+                hole = os.lseek(file.fileno(), at, os.SEEK_HOLE)
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as whole:
+                    if whole.find(words, max(at - len(words), 0), hole) >= 0:
+                        found.add(path.name)
+                at = hole
+    return found
+
+
+def test_what_is_kept_of_its_memory_holds_no_value(box, platform):
+    assert box.get("/open/control") == "200"
+    box.sh("setsid -f env KEPT=control-''9d22-of-memory sleep 600 > /dev/null 2>&1 < /dev/null")
+    platform.space("sandbox", "suspend", box.id)
+    folder = platform.data_dir / "pool" / "suspended" / box.id
+    assert "pages" in found_in(folder, b"control-9d22-of-memory"), "the control: what a process holds is found"
+    assert found_in(folder, b"canary-4be1") == set()
+    platform.space("sandbox", "resume", box.id)
 
 
 def test_the_audit_log_is_whole_and_a_changed_line_is_found(box, platform, tmp_path):

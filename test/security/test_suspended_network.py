@@ -1,6 +1,8 @@
 """A sandbox that was suspended has a new gateway: with an authority of its own, which the guest trusts; what was connected
 through the old one has ended."""
 
+import time
+
 import pytest
 from platform_under_test import eventually
 
@@ -76,3 +78,11 @@ def test_after_a_suspend_old_connections_are_reset_and_the_new_authority_is_trus
     lines = authority.splitlines()  # one in the middle: the first are the same for all
     assert run(f"grep -cF '{lines[len(lines) // 2]}' /etc/ssl/certs/ca-certificates.crt || true") == "0", "the old one is gone"
     run("! getent hosts neighbour.example")
+
+    # What was decided while it slept holds before its first packet, for the authority that it trusts and for the names it knows.
+    platform.api("POST", f"/v1/sandboxes/{sandbox}/suspend?wait=60")
+    platform.api("PUT", f"/v1/sandboxes/{sandbox}/policy", {"posture": "allowlist", "rules": []})
+    since = time.time()
+    platform.api("POST", f"/v1/sandboxes/{sandbox}/resume?wait=60")
+    run("! curl -sS --max-time 20 https://allowed.example/late")
+    assert not rig.arrived(since, kind="http", path="/late")
