@@ -81,11 +81,9 @@ TEST(Lives, ASuspendGivesMemoryBackAndARestoreNeedsRoom) {
 }
 
 TEST(Lives, ARestoreIsANewLifeAndAFailedOneGoesBack) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     auto asleep = co_await suspended(store, *row, false);
     ASSERT_OK(asleep);
     auto begin = begin_of(*asleep, SandboxEvent::restore, "sandbox.resume");
@@ -315,11 +313,9 @@ TEST(Lives, OnlyWhatNobodyUsesIsIdle) {
 }
 
 TEST(Snapshots, KeepTheirFilesWhileSandboxesAreCreatedFromThem) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     NewSnapshot wanted;
     wanted.public_id = base::make_short_id('s');
     wanted.sandbox_id = row->id;
@@ -380,11 +376,9 @@ async::Task<SnapshotRow> ready_snapshot(Store& store, SandboxRow row) {
 }
 
 TEST(Snapshots, ACreateThatReadOneBeforeItsDeleteIsRefusedAndCostsNothing) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     auto snapshot = co_await ready_snapshot(store, *row);
     ASSERT_OK(snapshot);
     auto copy = new_sandbox(*world);
@@ -404,11 +398,9 @@ TEST(Snapshots, ACreateThatReadOneBeforeItsDeleteIsRefusedAndCostsNothing) {
 // Either the create sees the delete, or the delete sees the create: files that nobody waits for are
 // never removed from under one.
 TEST(Snapshots, OfACreateAndADeleteAtOnceOneSeesTheOther) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     for (int round = 0; round < 20; ++round) {
       auto snapshot = co_await ready_snapshot(store, *row);
       ASSERT_OK(snapshot);
@@ -436,11 +428,9 @@ TEST(Snapshots, OfACreateAndADeleteAtOnceOneSeesTheOther) {
 }
 
 TEST(Snapshots, AreMadeWithinTheQuotaFoundAndRemoved) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     testing::query(store_conninfo(), "update projects set quota_snapshots = 2 returning id");
     auto wanted = [&](std::string name) {
       NewSnapshot one;

@@ -313,11 +313,9 @@ TEST(Sandboxes, ADeadlineIsClaimedExactlyOnce) {
 }
 
 TEST(Sandboxes, ExtendNeverShortens) {
-  with_store([](Store& store) -> asio::awaitable<void> {
-    auto world = co_await make_world(store);
-    ASSERT_OK(world);
-    auto row = co_await running_sandbox(store, *world, 3600);
-    ASSERT_OK(row);
+  with_running([](Store& store,
+                  testing::World const* world,
+                  SandboxRow const* row) -> asio::awaitable<void> {
     EXPECT_TRUE(row->deadline_at.has_value());
     auto shorter = co_await store.sandboxes.set_timeout(row->id, 60, true, "test", soon());
     ASSERT_OK(shorter);

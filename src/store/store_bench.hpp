@@ -83,6 +83,18 @@ inline async::Task<SandboxRow> running_sandbox(Store& store,
   return running_sandbox_of(store, std::move(wanted));
 }
 
+/// Runs `body` with a store in which one sandbox runs.
+inline void with_running(
+    std::function<asio::awaitable<void>(Store&, testing::World const*, SandboxRow const*)> body) {
+  with_store([&body](Store& store) -> asio::awaitable<void> {
+    auto const world = co_await make_world(store);
+    ASSERT_OK(world);
+    auto const row = co_await running_sandbox(store, *world, 3600);
+    ASSERT_OK(row);
+    co_await body(store, &*world, &*row);
+  });
+}
+
 inline SandboxFilter filter_of(testing::World const& world,
                                std::map<std::string, std::string> metadata = {}) {
   SandboxFilter filter;
