@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,9 +31,7 @@ def rig(tmp_path_factory):
         yield internet.start()
     finally:
         internet.stop()
-        for path in sorted(internet.directory.glob("*")):
-            path.unlink()
-        internet.directory.rmdir()
+        shutil.rmtree(internet.directory)
 
 
 @pytest.fixture(scope="session")

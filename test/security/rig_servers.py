@@ -214,6 +214,8 @@ class Servers:
             while True:
                 send(b"1\r\n.\r\n")
                 time.sleep(0.1)
+        elif path.startswith("/files/"):
+            self.send_file(send, path.split("?")[0])
         elif headers.get("upgrade", "").lower() == "websocket":
             send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
             while talk.more():
@@ -223,6 +225,14 @@ class Servers:
             text = f"hello from {host}, path {path}\n".encode()
             send(b"HTTP/1.1 200 OK\r\nAlt-Svc: h3=\":443\"\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
         return True
+
+    def send_file(self, send, path: str) -> None:
+        """What a test has put below the rig's directory: a package index, a repository."""
+        file = self.directory / path.lstrip("/") / ("index.html" if path.endswith("/") else "")
+        known = ".." not in path and file.is_file()
+        body = file.read_bytes() if known else b"no such file\n"
+        form = "text/html" if path.endswith("/") else "application/octet-stream"
+        send(f"HTTP/1.1 {'200 OK' if known else '404 Not Found'}\r\nContent-Type: {form}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
 
     @staticmethod
     def reflect(send, form: str, headers: dict) -> None:

@@ -2,8 +2,10 @@
 refusal stands beside a control that arrives by the allowed way, so that a dead network is no pass."""
 
 import json
+import subprocess
 import time
 import urllib.request
+import zipfile
 
 import pytest
 from platform_under_test import eventually
@@ -41,6 +43,51 @@ def test_an_allowed_name_is_reached_with_tools_as_they_are(guest, rig, decisions
     assert rig.arrived(since, kind="http", path="/plain", sni=None)
     assert rig.arrived(since, kind="http", path="/python", sni="allowed.example")
     eventually(lambda: decisions(decision="allowed", host="allowed.example"), 10, "the decision is in the audit log")
+
+
+def publish(rig) -> None:
+    """A package index with one wheel and a bare repository with one file, as any server of files has them."""
+    files = rig.directory / "files"
+    index = files / "simple" / "greeting"
+    index.mkdir(parents=True)
+    (index / "index.html").write_text('<a href="/files/greeting-1.0-py3-none-any.whl">greeting-1.0-py3-none-any.whl</a>')
+    with zipfile.ZipFile(files / "greeting-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("greeting.py", 'TEXT = "hello from a wheel"\n')
+        wheel.writestr("greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        wheel.writestr("greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("greeting-1.0.dist-info/RECORD", "")
+    work = rig.directory / "work"
+    git = ["git", "-c", "user.name=rig", "-c", "user.email=rig@allowed.example", "-c", "init.defaultBranch=main"]
+    subprocess.run([*git, "init", "-q", str(work)], check=True)
+    (work / "file").write_text("hello from a repository\n")
+    for words in (["add", "file"], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, "-C", str(work), *words], check=True)
+    subprocess.run([*git, "clone", "-q", "--bare", str(work), str(files / "repository.git")], check=True)
+    subprocess.run(["git", "-C", str(files / "repository.git"), "update-server-info"], check=True)
+
+
+# With the variables that the agent sets for programs, and with none: then the system's own authorities must do.
+@pytest.mark.parametrize("environment", ["", "env -i HOME=/home/user PATH=/usr/bin:/bin"])
+def test_pip_and_git_work_as_they_are(guest, rig, environment):
+    if not (rig.directory / "files").exists():
+        publish(rig)
+    guest.run("rm -rf /home/user/fetched /home/user/cloned")
+    code, said, _ = guest.run(f"{environment} pip install --no-cache-dir --target /home/user/fetched "
+                              "--index-url https://allowed.example/files/simple/ greeting")
+    assert code == 0, said
+    assert "hello from a wheel" in guest.run("cat /home/user/fetched/greeting.py")[1]
+    code, said, _ = guest.run(f"{environment} git clone -q https://allowed.example/files/repository.git /home/user/cloned")
+    assert code == 0, said
+    assert "hello from a repository" in guest.run("cat /home/user/cloned/file")[1]
+    code, said, _ = guest.run(f"{environment} git clone -q https://neighbour.example/files/repository.git /home/user/other")
+    assert code == 128 and "neighbour.example" in said, said
+
+
+def test_libraries_with_authorities_of_their_own_are_told_of_the_guests(guest):
+    """Node, and what brings a bundle of its own: no such program is in the template, so what they read is looked at."""
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "GIT_SSL_CAINFO"):
+        code, said, _ = guest.run(f'grep -c "BEGIN CERTIFICATE" "${name}"')
+        assert code == 0 and int(said) > 1, (name, said)
 
 
 def test_a_denied_name_does_not_exist_and_nobody_is_asked(guest, rig, decisions):
