@@ -33,7 +33,7 @@ wire::GatewayDecision decision_of(Decision const& decision, LiveFlow const& flow
   auto out = record_of(flow, "connection");
   out.decision = decision.allowed ? "allowed" : "denied";
   out.reason = name_of(decision.reason);
-  if (decision.allowed) out.flow_class = class_of(flow.host ? decision.flow : domain::Flow::tcp);
+  if (decision.allowed) out.flow_class = class_of(decision.flow);
   out.address = flow.address ? address_text(flow.address) : "";
   out.level = decision.level;
   out.rule = decision.rule;
@@ -70,18 +70,16 @@ class FlowServer {
   LiveFlow& flow() noexcept { return *place_; }
 
   void deny(std::string reason, std::uint32_t address = 0) {
-    auto out = record_of(flow(), "connection");
-    out.decision = "denied";
-    out.reason = std::move(reason);
-    out.address = address ? address_text(address) : "";
-    out.duration_us = micros_since(flow().began);
-    gateway_.report(std::move(out));
+    tell("denied", std::move(reason), address);
   }
 
-  void error(base::Error const& error) {
+  void error(base::Error const& error) { tell("error", error.message(), 0); }
+
+  void tell(std::string_view decision, std::string reason, std::uint32_t address) {
     auto out = record_of(flow(), "connection");
-    out.decision = "error";
-    out.reason = error.message();
+    out.decision = decision;
+    out.reason = std::move(reason);
+    out.address = address ? address_text(address) : "";
     out.duration_us = micros_since(flow().began);
     gateway_.report(std::move(out));
   }
@@ -119,19 +117,20 @@ class FlowServer {
   asio::awaitable<void> run_literal(domain::EgressPolicy const& policy, std::uint32_t destination) {
     bool const may_carry_name =
         policy.binding() == wire::Binding::name && (flow().port == 443 || flow().port == 80);
-    if (may_carry_name && !named_) {
-      watch();
-      auto name = co_await name_in_first_bytes();
-      // The guest chose how long that took: what is in force now decides.
-      named_ = true;
-      auto const current = gateway_.policy();
-      if (!current) co_return deny("no_policy", destination);
-      flow().generation = current->generation();
-      if (!name || current->binding() != wire::Binding::name)
-        co_return co_await run_literal(*current, destination);
-      flow().host = std::move(name);
-      co_return co_await run_named(*current);
-    }
+    if (!may_carry_name) co_return co_await run_address(policy, destination);
+    watch();
+    auto name = co_await name_in_first_bytes();
+    // The guest chose how long that took: what is in force now decides.
+    auto const current = gateway_.policy();
+    if (!current) co_return deny("no_policy", destination);
+    flow().generation = current->generation();
+    if (!name || current->binding() != wire::Binding::name)
+      co_return co_await run_address(*current, destination);
+    flow().host = std::move(name);
+    co_await run_named(*current);
+  }
+
+  asio::awaitable<void> run_address(domain::EgressPolicy const& policy, std::uint32_t destination) {
     flow().address = destination;
     auto const decision = policy.judge_address(destination, flow().port);
     gateway_.report(decision_of(decision, flow()));
@@ -221,13 +220,7 @@ class FlowServer {
       upstream.close();
     };
     if (flow().over) co_return;
-    if (!received_.empty()) {
-      bool const admitted = gateway_.admit_bytes(flow(), received_.size(), 0);
-      if (!admitted) co_return deny(gateway_.policy() ? "byte_budget" : "no_policy");
-      auto const sent = co_await upstream.write_text(received_);
-      if (!sent) co_return;
-    }
-    co_await relay_raw(gateway_, flow(), permit, *guest_, upstream);
+    co_await relay_raw(gateway_, flow(), permit, *guest_, std::move(received_), upstream);
   }
 
   asio::awaitable<void> run_http() {
@@ -344,7 +337,6 @@ class FlowServer {
   Gateway& gateway_;
   net::Stream guest_;
   std::string received_;
-  bool named_ = false;  // what it says was searched for a name
   std::list<LiveFlow>::iterator place_ = gateway_.flows().emplace(gateway_.flows().end());
 };
 

@@ -93,6 +93,11 @@ class Gateway {
   Limits::Admission admit_request(LiveFlow& flow, domain::Decision const& decision);
   bool admit_bytes(LiveFlow& flow, std::uint64_t up, std::uint64_t down);
 
+  /// Why something was not admitted: by this budget, or because no policy is in force.
+  std::string_view refusal(std::string_view budget) const {
+    return policy() ? budget : "no_policy";
+  }
+
   /// Of a flow, in this process's life and any other's.
   std::string next_flow_id() { return fmt::format("{}-{}", life_, ++flows_begun_); }
 
@@ -162,11 +167,12 @@ class RawPermit {
   RawPermit() = default;
 };
 
-/// The end of it has a record with what went through.
+/// What was read of the guest before goes first. The end of it has a record with what went through.
 asio::awaitable<void> relay_raw(Gateway& gateway,
                                 LiveFlow& flow,
                                 RawPermit permit,
                                 net::ByteStream& guest,
+                                std::string from_guest,
                                 net::ByteStream& upstream);
 
 /// The two directions of a WebSocket after its handshake, frame by frame: what is no frame ends

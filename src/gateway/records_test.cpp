@@ -127,6 +127,7 @@ TEST(Records, APassthroughThatIsOverItsBudgetAtOnceIsRecorded) {
     EXPECT_FALSE(refused);
     EXPECT_EQ(rig.origin.received, "");
     EXPECT_TRUE(rig.records.has("connection", "byte_budget"));
+    EXPECT_TRUE(co_await eventually([&] { return find(rig.records, "flow", "ended"); }));
   });
 }
 

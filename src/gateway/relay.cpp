@@ -18,7 +18,7 @@ std::string scrubbed(Scrubber& scrubber, std::span<char const> bytes, WebSocketG
 wire::GatewayDecision ended(Gateway const& gateway, LiveFlow const& flow) {
   auto out = record_of(flow, "connection");
   out.decision = "denied";
-  out.reason = gateway.policy() ? "byte_budget" : "no_policy";
+  out.reason = gateway.refusal("byte_budget");
   return out;
 }
 
@@ -105,9 +105,12 @@ asio::awaitable<void> relay_raw(Gateway& gateway,
                                 LiveFlow& flow,
                                 RawPermit,
                                 net::ByteStream& guest,
+                                std::string from_guest,
                                 net::ByteStream& upstream) {
   async::TaskGroup both(gateway.executor());
-  both.spawn("up", pump(&gateway, &flow, &guest, &upstream, true, nullptr, nullptr, {}, {}));
+  both.spawn(
+      "up",
+      pump(&gateway, &flow, &guest, &upstream, true, nullptr, nullptr, {}, std::move(from_guest)));
   both.spawn("down", pump(&gateway, &flow, &upstream, &guest, false, nullptr, nullptr, {}, {}));
   co_await both.join();
   auto last = record_of(flow, "flow");
