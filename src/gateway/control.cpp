@@ -334,13 +334,7 @@ class GatewayProcess {
       std::uint16_t port = 0;
       bool const known = original_destination((*guest)->native_handle(), address, port);
       if (!known || !gateway_.admit_connection()) {
-        wire::GatewayDecision record;
-        record.kind = "connection";
-        record.decision = "denied";
-        record.reason = gateway_.policy() ? "connection_budget" : "no_policy";
-        record.address = to_text(address_of_ipv4(address));
-        record.port = port;
-        gateway_.report(std::move(record));
+        report_refused(port, to_text(address_of_ipv4(address)));
         continue;  // the stream's end is a reset or a close for the guest, at once
       }
       flows_.spawn("flow", serve_flow(gateway_, std::move(*guest), address, port));
@@ -355,13 +349,18 @@ class GatewayProcess {
         flows_.spawn("dns", serve_dns_stream(gateway_, std::move(*guest)));
         continue;
       }
-      wire::GatewayDecision record;
-      record.kind = "connection";
-      record.decision = "denied";
-      record.reason = gateway_.policy() ? "connection_budget" : "no_policy";
-      record.port = 53;
-      gateway_.report(std::move(record));
+      report_refused(53, {});
     }
+  }
+
+  void report_refused(std::uint16_t port, std::string address) {
+    wire::GatewayDecision record;
+    record.kind = "connection";
+    record.decision = "denied";
+    record.reason = gateway_.refusal("connection_budget");
+    record.address = std::move(address);
+    record.port = port;
+    gateway_.report(std::move(record));
   }
 
   std::shared_ptr<net::ByteStream> worker_;

@@ -421,7 +421,7 @@ class HttpServer {
 
   bool admit_bytes(std::uint64_t up, std::uint64_t down) {
     bool const admitted = gateway_.admit_bytes(flow_, up, down);
-    if (!admitted) record_.reason = gateway_.policy() ? "byte_budget" : "no_policy";
+    if (!admitted) record_.reason = gateway_.refusal("byte_budget");
     return admitted;
   }
 
