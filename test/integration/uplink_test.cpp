@@ -138,15 +138,20 @@ struct Platform {
   std::string link() const { return "spup-" + installation.config().instance; }
 
   /// In the uplink's namespace, as `user`, in a process of its own.
-  int as(uid_t user, std::function<int()> const& work) const {
+  pid_t begin_as(uid_t user, std::function<int()> const& work) const {
     auto const where = netns();
     auto const child = ::fork();
-    if (child == 0) {
-      if (::setns(where.get(), CLONE_NEWNET) != 0 || ::setresgid(user, user, user) != 0 ||
-          ::setresuid(user, user, user) != 0)
-        ::_exit(99);
-      ::_exit(work());
-    }
+    // Whoever ends it by this number would end everything.
+    if (child < 0) throw std::runtime_error("no process");
+    if (child > 0) return child;
+    if (::setns(where.get(), CLONE_NEWNET) != 0 || ::setresgid(user, user, user) != 0 ||
+        ::setresuid(user, user, user) != 0)
+      ::_exit(99);
+    ::_exit(work());
+  }
+
+  int as(uid_t user, std::function<int()> const& work) const {
+    auto const child = begin_as(user, work);
     int status = 0;
     ::waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -180,15 +185,13 @@ class Pressure {
         ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) throw std::runtime_error("no memory");
     counts_ = new (shared) Counts;
-    auto const where = platform.netns();
-    auto const user = platform.gateway();
-    child_ = ::fork();
-    if (child_ != 0) return;
-    if (::setns(where.get(), CLONE_NEWNET) != 0 || ::setresgid(user, user, user) != 0 ||
-        ::setresuid(user, user, user) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
-      ::_exit(1);
-    while (true)
-      try_all();
+    auto const parent = ::getpid();
+    child_ = platform.begin_as(platform.gateway(), [this, parent] {
+      // A change of the user takes this back, hence now; the test may have ended before.
+      if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) return 1;
+      while (true)
+        try_all();
+    });
   }
 
   ~Pressure() {
