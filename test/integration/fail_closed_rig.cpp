@@ -158,7 +158,6 @@ awaitable<void> CountingServer::close() {
 FailClosedRig::FailClosedRig(asio::any_io_executor executor)
     : executor_(executor),
       world_(tls::Minter::make("world").value()),
-      started_(executor),
       plain_(
           executor, internet_.path(), port_of(Way::plain), world_.get(), "plain.example", "POST"),
       bound_(
@@ -224,15 +223,15 @@ async::Task<void> FailClosedRig::send(wire::GatewayCommand command) {
   co_return co_await line->write_text(text);
 }
 
-/// The line to a gateway, and somebody who keeps its policy young.
-awaitable<void> FailClosedRig::take(os::Fd control) {
+void FailClosedRig::take(os::Fd control) {
   auto stream = net::adopt_socket(executor_, std::move(control));
   EXPECT_TRUE(stream);
-  if (!stream) co_return;
+  if (!stream) return;
   line_ = std::move(*stream);
   tasks_.spawn("drain", drain(line_));
 }
 
+/// Keeps the gateway's policy young.
 awaitable<void> FailClosedRig::feed(std::shared_ptr<net::ByteStream> line) {
   wire::GatewayCommand ping;
   ping.ping = true;
@@ -244,6 +243,7 @@ awaitable<void> FailClosedRig::feed(std::shared_ptr<net::ByteStream> line) {
   }
 }
 
+/// Reads what the gateway says: of it the certificate of its authority is wanted alone.
 awaitable<void> FailClosedRig::drain(std::shared_ptr<net::ByteStream> line) {
   std::string received;
   std::vector<char> buffer(64 * 1024);
@@ -257,7 +257,6 @@ awaitable<void> FailClosedRig::drain(std::shared_ptr<net::ByteStream> line) {
       received.erase(0, end + 1);
       if (!event || !event->started) continue;
       authority_ = event->started->authority_pem;
-      started_.notify_all();
     }
   }
 }
@@ -279,7 +278,7 @@ awaitable<void> FailClosedRig::start_gateway() {
   gateway_ = gateway->pid;
   gateway_user_ = gateway->user_id;
   lease();
-  co_await take(std::move(gateway->control));
+  take(std::move(gateway->control));
   wire::GatewayCommand command;
   auto& start = command.start.emplace();
   start.sandbox = sandbox;
@@ -305,7 +304,7 @@ awaitable<void> FailClosedRig::attach_gateway() {
       co_await aside([client = hostd_->client()] { return client.attach_gateway(slot); });
   EXPECT_TRUE(gateway);
   if (!gateway) co_return;
-  co_await take(std::move(gateway->control));
+  take(std::move(gateway->control));
   wire::GatewayCommand command;
   command.policy = policy();
   auto const sent = co_await send(std::move(command));

@@ -122,7 +122,8 @@ class FailClosedRig {
 
   wire::EffectivePolicy policy() const;
   async::Task<void> send(wire::GatewayCommand command);
-  awaitable<void> take(os::Fd control);
+  /// Holds the line to a gateway from now on, and reads it.
+  void take(os::Fd control);
   awaitable<void> feed(std::shared_ptr<net::ByteStream> line);
   awaitable<void> drain(std::shared_ptr<net::ByteStream> line);
   awaitable<void> open_broker(std::string keys);
@@ -156,7 +157,6 @@ class FailClosedRig {
   std::uint32_t gateway_user_ = 0;
   pid_t gateway_ = 0;
   std::string authority_;
-  async::Signal started_;
   std::map<std::string, std::string> names_;
 
   CountingServer plain_, bound_, fresh_, trap_;
