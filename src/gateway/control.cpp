@@ -25,6 +25,8 @@ constexpr std::size_t backlog_reserve = 1024;
 constexpr std::size_t repeats_max = 1024;
 constexpr std::size_t names_per_event = 256;
 constexpr std::size_t events_bytes = 16 * 1024;
+/// A request's record, mostly; little enough for the allocator's fast lists.
+constexpr std::size_t event_bytes = 960;
 constexpr auto coalesce_every = 1s;
 constexpr auto idle_after = 2s;
 
@@ -62,17 +64,19 @@ class EventSender final : public DecisionSink {
 
   void push(wire::GatewayEvent const& event) {
     auto& line = queue_.emplace_back();
+    line.reserve(event_bytes);
     wire::append_text(line, event);
     line += '\n';
     wake_.notify_all();
   }
 
   asio::awaitable<void> run() {
+    std::string lines;
     while (true) {
       while (queue_.empty() || !stream_)
         co_await wake_.wait();
       auto const stream = stream_;  // shared: a new worker may replace it while we write
-      std::string lines;
+      lines.clear();
       std::size_t count = 0;
       while (count < queue_.size() && lines.size() < events_bytes)
         lines += queue_[count++];

@@ -123,7 +123,8 @@ std::string names_in_query(std::string_view query) {
     out += name.size() < item.size() ? name : "?";
     query.remove_prefix(std::min(query.size(), item.size() + 1));
   }
-  return out.substr(0, path_shown_max);
+  if (out.size() > path_shown_max) out.resize(path_shown_max);
+  return out;
 }
 
 class HttpServer {
@@ -221,8 +222,11 @@ class HttpServer {
 
   void describe(RequestHead const& head) {
     answering_ = false;
-    record_.host = head.host ? head.host->str() : "";
-    if (head.host) record_.authority = fmt::format("{}:{}", head.host->str(), head.port);
+    record_.host.clear();
+    if (head.host) {
+      record_.host = head.host->str();
+      record_.authority = fmt::format("{}:{}", record_.host, head.port);
+    }
     record_.method = head.method;
     record_.path = head.path.substr(0, path_shown_max);
     record_.query = names_in_query(head.query.value_or(""));
